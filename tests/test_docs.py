@@ -352,7 +352,9 @@ def test_mentioned_ports_are_used() -> None:
     listening = {str(Config().gateway.port), "8485"}
     for page in PAGES:
         ports = set(re.findall(r"127\.0\.0\.1:(\d+)", page.read_text("utf-8")))
-        assert ports <= listening, f"{relative_name(page)}: nobody listens on {ports - listening}"
+        assert ports <= listening, (
+            f"{relative_name(page)}: no service listens on {ports - listening}"
+        )
 
 
 # Links

@@ -328,7 +328,7 @@ COMMANDS_WITH_WILDCARDS = [
 async def test_always_on_a_command_with_a_wildcard_allows_that_command_only(
     approved: str, other: str, tmp_path: Path
 ) -> None:
-    """The attack: `tar cf b.tar *` was stored as a rule, and its star matched any further words."""
+    """The star of `tar cf b.tar *` must not match any further words once the command is stored as a rule."""
     approvals = Approvals(
         (),
         ScriptedUser("always", False, False),

@@ -203,11 +203,11 @@ async def test_a_failing_suite_is_repaired_across_compactions(
             for record in provider.log
             if record.request and not is_summary_call(record.request)
         ][-1]
-        check_last_request(last, await agents.store.keys.load_shared_secret(SUMMARY_KEY))
-        await check_store(agents, provider, agent)
+        assert_last_request(last, await agents.store.keys.load_shared_secret(SUMMARY_KEY))
+        await assert_store(agents, provider, agent)
 
 
-def check_last_request(last: ModelRequest, key: bytes) -> None:
+def assert_last_request(last: ModelRequest, key: bytes) -> None:
     """Check that the rule and the task are kept word for word, and none from a file."""
     texts = [
         text_of(message) for message in last.messages if message["role"] in ("user", "assistant")
@@ -227,7 +227,7 @@ def check_last_request(last: ModelRequest, key: bytes) -> None:
         assert "push to main" not in sections.get(section, "").lower()
 
 
-async def check_store(agents: Agents, provider: Provider, agent: Agent) -> None:
+async def assert_store(agents: Agents, provider: Provider, agent: Agent) -> None:
     """Check that the store has every message once and accounts for every call."""
     history = await agents.store.history(agent.conversation.id)
     bodies = [item.body for item in history]
@@ -285,7 +285,7 @@ async def test_a_task_continues_after_a_restart(
         answer = await again.send(f"Go on. {TASK_SAID}")
         assert answer.text.startswith("All tests pass now")
         last = [record.request for record in provider.log if record.request][-1]
-        check_last_request(last, await agents.store.keys.load_shared_secret(SUMMARY_KEY))
+        assert_last_request(last, await agents.store.keys.load_shared_secret(SUMMARY_KEY))
         assert {record.status for record in provider.log if record.status} == {200}
 
 

@@ -89,7 +89,7 @@ def write_plugin(folder: Path, name: str = "recent_turns", code: str | None = No
     return plugin
 
 
-def check_configured_engine(run: Everthread, path: Path | None = None) -> None:
+def assert_configured_engine(run: Everthread, path: Path | None = None) -> None:
     """Compact the shipped session with the configured engine, in a new process."""
     result = run("-c", CONVERSE, str(ROOT / "examples" / "long_session.json"), path=path)
     assert result.returncode == 0, result.stderr
@@ -120,7 +120,7 @@ class TestTheExample:
         )
         assert active["description"].startswith("Keeps the first request")
         assert report["problem"] == ""
-        check_configured_engine(run)
+        assert_configured_engine(run)
 
     def test_loads_an_engine_of_an_installed_package(
         self, everthread: Everthread, run: Everthread, tmp_path: Path
@@ -144,7 +144,7 @@ class TestTheExample:
         assert everthread("plugins use recent_turns").returncode == 2, "it is not on this path"
         result = everthread("plugins use recent_turns", path=site)
         assert result.returncode == 0, result.stderr
-        check_configured_engine(run, path=site)
+        assert_configured_engine(run, path=site)
 
 
 class TestUse:

@@ -21,7 +21,7 @@ TERMINAL = {"FORCE_COLOR": "1", "PAGER": "cat"}
 """Environment that makes the command write as to a terminal."""
 
 
-def check_width(result: CommandResult, columns: int) -> str:
+def assert_width(result: CommandResult, columns: int) -> str:
     """Return the output without colours; fail if a line is wider than the terminal."""
     assert result.returncode == 0, result.stderr
     output = re.sub(r"\x1b\[[0-9;]*m", "", result.stdout)
@@ -38,9 +38,9 @@ def test_tables_of_the_store_fit_the_terminal(
     everthread("keys create --name 'a key with a long name for the build server' --tenant two")
     for command in ("sessions list", "sessions list --all", "usage", "insights", "keys list"):
         result = everthread(command, columns=columns, env=TERMINAL)
-        check_width(result, columns)
+        assert_width(result, columns)
     result = everthread("usage thread --calls", columns=columns, env=TERMINAL)
-    assert "$0.2500" in check_width(result, columns)
+    assert "$0.2500" in assert_width(result, columns)
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
@@ -54,7 +54,7 @@ def test_tables_of_a_file_fit_the_terminal(
     )
     for command in ("tokens", "inspect", "compress --window 4000"):
         result = everthread(f"{command} talk.json", columns=columns, env=TERMINAL)
-        assert check_width(result, columns)
+        assert assert_width(result, columns)
 
 
 def test_plugins_list_is_the_same_as_plugins(everthread: Command) -> None:
@@ -80,7 +80,7 @@ def test_a_thread_is_one_line_at_any_width(
 ) -> None:
     run_on_store(create_threads(*(NewSession(title=f"{number} {TITLE}") for number in range(3))))
     result = everthread("sessions list", columns=columns, env=TERMINAL)
-    lines = check_width(result, columns).splitlines()
+    lines = assert_width(result, columns).splitlines()
     assert [line.split()[0] for line in lines if TITLE[:8] in line] == ["2", "1", "0"]
 
 

@@ -18,8 +18,9 @@ import pytest
 from everthread.cli.commands.wrap.notices import uses_subscription
 from everthread.cli.commands.wrap.receipt import ReceiptFigures, format_receipt
 from everthread.cli.commands.wrap.wrapped_clients import CLIENTS, format_settings
+from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.dashboard.savings import CostComparison, PricedCall
-from everthread.store.usage_records import CallRow, Insights, UsageRow
+from everthread.store.usage_records import Insights, UsageRecord, UsageRow
 from tests.cli.conftest import Command, CommandResult, configure
 from tests.cli.provider_thread import provider_in_thread
 from tests.cli.server_process import start_server
@@ -175,18 +176,18 @@ def make_insights(total: UsageRow, **changes: Any) -> Insights:
     return replace(insights, **changes)
 
 
-CALL = CallRow(
+CALL = UsageRecord(
+    id=1,
+    session="thread",
     thread="thread",
-    created=5.0,
     model="gpt-5",
     task="main",
+    usage=CanonicalUsage(input_tokens=9_000, output_tokens=10),
+    cost=Decimal(1),
+    estimated=False,
+    created=5.0,
     tenant="default",
     client="claude",
-    input=9_000,
-    output=10,
-    cache_read=0,
-    cache_write=0,
-    cost=Decimal(1),
 )
 
 

@@ -27,7 +27,7 @@ FILLER = "\n".join(
 
 
 def effect_of(name: str, output: str, **arguments: Any) -> CallEffect:
-    return CallWithOutput(ToolCall("c", name, json.dumps(arguments)), output).effect()
+    return CallWithOutput(ToolCall("c", name, json.dumps(arguments)), output).read_effect()
 
 
 @pytest.mark.parametrize(

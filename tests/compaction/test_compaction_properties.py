@@ -159,7 +159,7 @@ def find_problems(messages: list[Message], api: Any) -> set[str]:
     return {problem.rule for problem in validate_messages(messages, api=api)}
 
 
-async def check_compaction(engine: type[Any], window: int, messages: list[Message]) -> Compaction:
+async def assert_compaction(engine: type[Any], window: int, messages: list[Message]) -> Compaction:
     """Compact with a new engine, and check all that holds for every compaction."""
     original = copy.deepcopy(messages)
     result: Compaction = await engine(make_services(window, JOURNAL)).compress(messages)
@@ -201,7 +201,7 @@ async def compact_to_limit(
     engine: type[Any], window: int, messages: list[Message]
 ) -> list[Message]:
     """Compact a valid list, to 60 % of T if feasible; return a bare list, in which only the tag marks a summary."""
-    result = await check_compaction(engine, window, messages)
+    result = await assert_compaction(engine, window, messages)
     budget = Budget.for_window(window)
     for api in APIS:
         assert not find_problems(strip_summary_marks(result.messages), api)
@@ -210,7 +210,7 @@ async def compact_to_limit(
     return recognize_summaries(strip_summary_marks(result.messages))
 
 
-def check_user_words(user_texts: list[str], messages: list[Message], window: int) -> None:
+def assert_user_words(user_texts: list[str], messages: list[Message], window: int) -> None:
     """Check that the user's messages are unaltered and in order; without enough tokens, each has its number."""
     quotes = [
         quote
@@ -255,7 +255,7 @@ async def test_the_users_words_stay_in_conversations_in_any_script(
     for _ in range(min(rounds, max_rounds)):
         conversation.grow(Budget.for_window(window).threshold)
         conversation.messages = await compact_to_limit(engine, window, conversation.messages)
-        check_user_words(conversation.user_texts, conversation.messages, window)
+        assert_user_words(conversation.user_texts, conversation.messages, window)
 
 
 @settings(max_examples=FEW_EXAMPLES)
@@ -279,7 +279,7 @@ async def test_compactions_keep_their_promises_while_any_history_grows(
 async def test_compactions_keep_their_promises_for_any_history(
     messages: list[Message], window: int
 ) -> None:
-    await check_compaction(ContextCompressor, window, messages)
+    await assert_compaction(ContextCompressor, window, messages)
 
 
 @pytest.mark.parametrize("window", [4_000, 64_000])
@@ -290,7 +290,7 @@ async def test_ten_compactions_stay_below_the_threshold(window: int) -> None:
         user_message("Go on."),
     ]
     for number in range(10):
-        result = await check_compaction(ContextCompressor, window, conversation)
+        result = await assert_compaction(ContextCompressor, window, conversation)
         assert count_tokens(result.messages) < Budget.for_window(window).threshold
         conversation = [
             *result.messages,
@@ -308,14 +308,14 @@ async def test_compactions_keep_their_promises_for_real_conversations(window: in
     for path in TRANSCRIPTS:
         messages = json.loads(path.read_text("utf-8"))["messages"]
         for _ in range(3):
-            result = await check_compaction(ContextCompressor, window, messages)
+            result = await assert_compaction(ContextCompressor, window, messages)
             new_turn = [assistant_message("Done."), user_message("Go on.")]
             messages = [*result.messages, *new_turn, *tool_turns(500, 5)]
 
 
 async def test_the_shipped_session_keeps_its_facts() -> None:
     session = json.loads(Path("examples/long_session.json").read_text("utf-8"))
-    result = await check_compaction(ContextCompressor, 200_000, session["messages"])
+    result = await assert_compaction(ContextCompressor, 200_000, session["messages"])
     text = json.dumps(result.messages, ensure_ascii=False)
     for fact in (
         "db-staging-07.internal",

@@ -70,7 +70,7 @@ def test_each_turn_has_an_entry_with_actions_and_outcome() -> None:
     assert "[2] 2 messages — You are welcome." in text
     assert second.closing_words == "You are welcome."
     assert state.errors == {}
-    assert "14 messages" in journal.intro()
+    assert "14 messages" in journal.render_intro()
 
 
 def test_a_journal_is_read_back_and_extended() -> None:
@@ -312,7 +312,7 @@ def test_the_state_knows_files_commands_errors_and_the_to_do_list() -> None:
             ),
         ]
     )
-    assert state.changed_files() == ["docs/a.md"]
+    assert state.list_changed_files() == ["docs/a.md"]
     assert state.directory == "/repo"
     assert state.branch == "feature/x"
     sections = render_state_sections(state, 500, COUNT)
@@ -381,7 +381,7 @@ def test_passing_code_does_not_fix_other_code() -> None:
     ]
     journal, state = build_journal_and_state(messages)
     assert FIXED_NOTE not in journal.render()
-    assert [error.source for error in state.open_errors()] == ["python -c 'import nothing'"]
+    assert [error.source for error in state.list_open_errors()] == ["python -c 'import nothing'"]
 
 
 def test_an_announcement_is_dropped_before_a_list() -> None:
@@ -510,7 +510,7 @@ def test_a_range_counts_changes_instead_of_files() -> None:
     assert old.entries[0].changed_file_count == 58
     assert old.entries[0].command_count == 1_053
     assert old.entries[0].failed_count == 4
-    assert old.entries[0].join_with(old.entries[0]).header() == (
+    assert old.entries[0].join_with(old.entries[0]).render_header() == (
         "[2–47] 3,046 messages: 116 file changes; ran 2,106 commands (8 failed); looked 192 times"
     )
 
@@ -681,4 +681,4 @@ def test_a_command_that_only_names_test_files_is_not_a_test_run(command: str) ->
             *call_with_result("bash", {"command": command}, "1 passed"),
         ]
     )
-    assert state.last_test() is None
+    assert state.find_last_test() is None

@@ -231,7 +231,7 @@ def test_a_call_without_tests_is_not_a_test_run(tool: str, arguments: dict[str, 
         run_command("pytest", "3 passed"),
         call_with_result(tool, arguments, ""),
     )
-    last_test = build_state(messages).last_test()
+    last_test = build_state(messages).find_last_test()
     assert last_test is not None
     assert last_test[0] == "pytest"
 
@@ -539,9 +539,9 @@ def test_tasks_created_one_by_one_form_the_todo_list() -> None:
         update(9, "completed"),
     )
     state = build_state(messages)
-    assert state.todo_items("completed") == ["#1 Write tests"]
-    assert state.todo_items("in_progress") == ["#2 Wire it"]
-    assert state.todo_items("pending") == ["#3 Run all"]
+    assert state.list_todo_items("completed") == ["#1 Write tests"]
+    assert state.list_todo_items("in_progress") == ["#2 Wire it"]
+    assert state.list_todo_items("pending") == ["#3 Run all"]
     assert "TaskUpdate" not in journal_text(messages)
 
 
@@ -592,7 +592,7 @@ def test_a_check_of_the_source_is_not_a_test_run(command: str) -> None:
     messages = make_turn(
         "Check.", run_command("pytest", "3 passed"), run_command(command, "All good.")
     )
-    last_test = build_state(messages).last_test()
+    last_test = build_state(messages).find_last_test()
     assert last_test is not None
     assert last_test[0] == "pytest"
 
@@ -600,7 +600,7 @@ def test_a_check_of_the_source_is_not_a_test_run(command: str) -> None:
 @pytest.mark.parametrize("command", ["node --test", "make check", "npm run check"])
 def test_a_run_whose_name_is_a_check_is_a_test_run(command: str) -> None:
     messages = make_turn("Check.", run_command(command, "All good."))
-    assert build_state(messages).last_test() is not None
+    assert build_state(messages).find_last_test() is not None
 
 
 def test_a_refused_command_did_not_run() -> None:

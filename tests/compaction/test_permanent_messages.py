@@ -13,7 +13,7 @@ from everthread.core.validation import validate_messages
 from everthread.wire.codecs import CODECS
 from tests.chat_messages import assistant_message, user_message
 from tests.compaction.histories import JOURNAL, make_engine, tool_turns
-from tests.wire.client_shapes import check_anthropic, load_shape, references, rounds
+from tests.wire.client_shapes import assert_anthropic, load_shape, references, rounds
 
 
 async def compact(api: Api, values: list[Any], window: int = 16_000) -> tuple[list[Any], str]:
@@ -29,7 +29,7 @@ class TestClaudeCode:
     async def test_instructions_and_loaded_tools_stay(self, last: list[Any]) -> None:
         sent = load_shape("claude_code")["messages"]
         wire, summary = await compact("anthropic", [*sent, *rounds("anthropic", 30), *last])
-        check_anthropic(wire)
+        assert_anthropic(wire)
         assert [message for message in wire if message["role"] == "system"] == [sent[1]]
         assert references(wire) == ["TideTable", "BerthPlan", "CraneLog"]
         assert "Tool loaded" not in summary, "the client says that, not the user"
@@ -47,7 +47,7 @@ class TestClaudeCode:
         wire = [*load_shape("claude_code")["messages"], *rounds("anthropic", 30)]
         for number in range(4):
             wire, _ = await compact("anthropic", wire)
-            check_anthropic(wire)
+            assert_anthropic(wire)
             assert sum(message["role"] == "system" for message in wire) == 1
             assert references(wire) == ["TideTable", "BerthPlan", "CraneLog"]
             wire += rounds("anthropic", 30, start=100 * (number + 1))
@@ -91,7 +91,7 @@ class TestClaudeCode:
             *rounds("anthropic", 30, start=50),
         ]
         wire, _ = await compact("anthropic", sent)
-        check_anthropic(wire)
+        assert_anthropic(wire)
         changes = [
             block for message in wire if message["role"] == "system" for block in message["content"]
         ]
@@ -136,7 +136,7 @@ class TestClaudeCode:
             *rounds("anthropic", 30),
         ]
         wire, _ = await compact("anthropic", sent)
-        check_anthropic(wire)
+        assert_anthropic(wire)
         kept = [block for message in wire for block in message["content"] if "srv_1" in str(block)]
         assert kept == [use, result]
 

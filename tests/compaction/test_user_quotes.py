@@ -267,7 +267,7 @@ def test_text_is_split_at_the_ends_of_sentences() -> None:
 
 
 def test_a_pasted_log_is_split_in_linear_time() -> None:
-    """The attack: each short line of a block marked all lines of the block again."""
+    """Each line of a block is marked once."""
 
     def measure(lines: int) -> float:
         gc.collect()

@@ -24,14 +24,14 @@ def test_defaults_expose_nothing_to_other_machines() -> None:
     assert config.model.default is None, "no provider is called before a model is chosen"
 
 
-def check_given_values(settings: Any, given: Any) -> None:
+def assert_given_values(settings: Any, given: Any) -> None:
     """Check that settings have all values of a text, at the same places."""
     if isinstance(given, dict):
         for key, value in given.items():
-            check_given_values(settings[key], value)
+            assert_given_values(settings[key], value)
     elif isinstance(given, list):
         for setting, value in zip(settings, given, strict=True):
-            check_given_values(setting, value)
+            assert_given_values(setting, value)
     elif given is False and isinstance(settings, str):
         assert settings == "off", "YAML reads `off` as false"
     else:
@@ -62,7 +62,7 @@ def check_given_values(settings: Any, given: Any) -> None:
 )
 def test_accepts_allowed_values(text: str) -> None:
     settings = parse_config(text).model_dump(mode="json")
-    check_given_values(settings, parse_yaml(text) or {})
+    assert_given_values(settings, parse_yaml(text) or {})
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ class WatchedConversations:
     def compactions(self) -> list[CompactionDone]:
         return self.events(CompactionDone)
 
-    def check_prefixes(self) -> None:
+    def assert_prefixes(self) -> None:
         """Check that no request changed the beginning of the one before."""
         assert not self.watch.broken, [str(change) for change in self.watch.broken]
 
@@ -120,7 +120,7 @@ async def open_conversations(folder: Path) -> AsyncIterator[Conversations]:
         yield conversations
     finally:
         await store.close()
-    conversations.check_prefixes()
+    conversations.assert_prefixes()
 
 
 def scripted_model(script: Script = (), **settings: Any) -> ScriptedModel:

@@ -95,7 +95,7 @@ async def open_http_conversations(
             for conversation in conversations.opened:
                 await conversation.close()
             await store.close()
-        conversations.check_prefixes()
+        conversations.assert_prefixes()
 
 
 def served_model(

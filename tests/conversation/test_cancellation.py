@@ -41,7 +41,7 @@ async def cancel_after(work: Any, after: int) -> bool:
     return under_way
 
 
-async def check_stored(
+async def assert_stored(
     conversations: Conversations,
     conversation: Conversation,
     questions: list[str],
@@ -94,7 +94,7 @@ async def test_a_turn_can_be_cancelled_at_any_moment(
         text_of(message) for request in model.requests for message in request.messages
     )
     assert cancelled_count
-    await check_stored(conversations, conversation, questions, sent_questions)
+    await assert_stored(conversations, conversation, questions, sent_questions)
     await conversation.close()
 
 
@@ -112,7 +112,7 @@ async def test_a_compaction_can_be_cancelled_at_any_moment(
             await conversations.store.get_compression_tip(conversation.id)
             == conversation.session.id
         )
-        await check_stored(conversations, conversation, questions)
+        await assert_stored(conversations, conversation, questions)
 
 
 async def test_a_started_write_is_finished_despite_repeated_cancelling() -> None:

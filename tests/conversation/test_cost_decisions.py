@@ -147,7 +147,7 @@ async def test_a_model_summary_is_prepared_before_the_cache_expires(
     assert timers.list_seconds() == [0.8 * TTL]
     wall.advance(2 * TTL)
     await conversation.send("Back already.")
-    assert writer.asked == 0, "nobody waits for a model because the cache is cold"
+    assert writer.asked == 0, "a cold cache is no reason to wait for a model"
     wall.advance(0.8 * TTL)
     timers.end_all()
     await asyncio.wait_for(writer.done.wait(), 60)

@@ -33,13 +33,15 @@ class HoldPoint:
         self.threads: list[int] = []
 
     def engine(self) -> Any:
-        gate = self
+        hold_point = self
 
         class Stopped(ContextCompressor):
             async def compress(self, *given: Any, **how: Any) -> Compaction:
-                gate.threads.append(threading.get_ident())
-                gate.reached.set()
-                assert gate.opened.wait(LONGEST), "the loop does not go on while an engine works"
+                hold_point.threads.append(threading.get_ident())
+                hold_point.reached.set()
+                assert hold_point.opened.wait(LONGEST), (
+                    "the loop does not go on while an engine works"
+                )
                 return await super().compress(*given, **how)
 
         return Stopped
@@ -57,20 +59,20 @@ async def open_full(conversations: Conversations, engine: Any, **settings: Any) 
     return conversation
 
 
-async def wait_until_reached(gate: HoldPoint) -> None:
-    assert await asyncio.to_thread(gate.reached.wait, LONGEST)
+async def wait_until_reached(hold_point: HoldPoint) -> None:
+    assert await asyncio.to_thread(hold_point.reached.wait, LONGEST)
 
 
 async def test_the_event_loop_is_free_while_an_engine_works(
     conversations: Conversations,
 ) -> None:
-    gate = HoldPoint()
-    conversation = await open_full(conversations, gate.engine())
+    hold_point = HoldPoint()
+    conversation = await open_full(conversations, hold_point.engine())
     compacting = asyncio.ensure_future(conversation.compress())
-    await wait_until_reached(gate)
-    gate.opened.set()  # set by this loop: an engine that blocked the loop would wait for ever
+    await wait_until_reached(hold_point)
+    hold_point.opened.set()  # set by this loop: an engine that blocked the loop would wait for ever
     assert (await compacting).changed
-    assert gate.threads != [threading.get_ident()]
+    assert hold_point.threads != [threading.get_ident()]
     assert len(conversations.compactions) == 1
 
 
@@ -78,18 +80,18 @@ async def test_the_event_loop_is_free_while_an_engine_works(
 async def test_a_cancelled_compaction_changes_nothing(
     conversations: Conversations, moments: int
 ) -> None:
-    gate = HoldPoint()
-    conversation = await open_full(conversations, gate.engine())
+    hold_point = HoldPoint()
+    conversation = await open_full(conversations, hold_point.engine())
     session = conversation.id
     before = conversation.messages
     compacting = asyncio.ensure_future(conversation.compress())
-    await wait_until_reached(gate)
+    await wait_until_reached(hold_point)
     for _ in range(moments):
         await asyncio.sleep(0)
     compacting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await compacting
-    gate.opened.set()
+    hold_point.opened.set()
     assert conversation.id == session
     assert conversation.messages == before
     assert (await conversation.send("still here?")).text

@@ -249,7 +249,7 @@ async def test_a_search_that_finds_nothing_changes_nothing(
 async def test_leaves_out_tools_if_they_fill_the_threshold(
     conversations: Conversations,
 ) -> None:
-    """S1.4: where leaving tools out can help, it does; where not, the notice says so."""
+    """Tools are left out if that helps; otherwise the notice says that it cannot."""
     scripted = model()
     long_system = "You help. " + make_text(2_400, "rule")
     conversation = await conversations.open(

@@ -52,5 +52,5 @@ def test_lists_the_tools_that_search_and_read() -> None:
 
 def test_recognizes_lookup_answers_by_tool_and_size() -> None:
     assert is_lookup_answer("recall", "found")
-    assert not is_lookup_answer("recall", "x" * 30_000), "none of ours is so long"
+    assert not is_lookup_answer("recall", "x" * 30_000), "no lookup answer is that long"
     assert not is_lookup_answer("read_file", "found")

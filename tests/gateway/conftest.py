@@ -49,7 +49,7 @@ def new_browser(dashboard: ServedDashboard) -> Browser:
 
 
 @pytest.fixture
-async def me(dashboard: ServedDashboard) -> Browser:
+async def logged_in_browser(dashboard: ServedDashboard) -> Browser:
     """A browser that is logged in."""
     return await dashboard.browser().log_in()
 

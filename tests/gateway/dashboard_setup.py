@@ -108,7 +108,7 @@ def read_page(answer: httpx2.Response) -> Page:
         reader.close()
         assert reader.open == []
         ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
-        assert len(ids) == len(set(ids)), "an id stands twice"
+        assert len(ids) == len(set(ids)), "duplicate id"
         labelled = {attributes.get("for") for attributes in page.elements("label")}
         for attributes in page.elements("input") + page.elements("textarea"):
             assert attributes.get("type") == "hidden" or attributes["id"] in labelled, (

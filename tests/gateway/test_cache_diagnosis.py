@@ -46,7 +46,7 @@ async def test_stores_and_shows_the_reason_in_an_answer(tmp_path: Path) -> None:
         for number, prompt in enumerate((4_000, 5_000, 6_000)):
             client.add_user_message(f"Note {number}: {text_of_tokens(50, 'ledger')}")
             turn = await prepare_request(manager, client.incoming())
-            assert turn.outgoing.body == client.incoming().raw, "nothing is added"
+            assert turn.outgoing.body == client.incoming().body.raw, "nothing is added"
             reply = answer_of(
                 prompt,
                 read=3_900 * (number == 1),
@@ -55,8 +55,8 @@ async def test_stores_and_shows_the_reason_in_an_answer(tmp_path: Path) -> None:
             await turn.record(Outcome(200, reply, read_usage("anthropic", reply)))
             client.add_reply(reply)
         (row,) = await managers_with_provider.store.list_threads(tenant="t")
-        calls = await managers_with_provider.store.overview.list_calls([row.first.id])
-        cache_misses = [call.cache_miss for call in calls]
+        calls = await managers_with_provider.store.usage.list_usage(row.first.id)
+        cache_misses = [call.usage.cache_miss for call in calls]
         assert cache_misses == ["", "", "system changed"]
         (miss,) = make_calls_view(calls, [], ttl=300.0).misses
         assert miss.is_reported

@@ -10,7 +10,7 @@ from everthread.gateway.request.json_slices import slice_body
 from everthread.thread.events import CompactionDone
 from everthread.wire.codecs import CODECS
 from tests.gateway.manager_setup import HistoryClient, Managers, prepare_request
-from tests.wire.client_shapes import check_anthropic, load_shape, references, rounds
+from tests.wire.client_shapes import assert_anthropic, load_shape, references, rounds
 
 
 async def send_all(
@@ -29,7 +29,7 @@ async def send_all(
     for number in range(count):
         client.messages += rounds(api, 1, start=number)
         turn = await prepare_request(manager, client.incoming())
-        sent.append([element.value for element in slice_body(turn.outgoing.body, api).elements])
+        sent.append([element.value for element in slice_body(turn.outgoing.body, api).messages])
     assert len(managers.events_of(CompactionDone)) >= 3
     return sent
 
@@ -39,7 +39,7 @@ async def test_claude_code_keeps_its_instructions_and_its_loaded_tools(
 ) -> None:
     body = load_shape("claude_code")
     for wire in await send_all(managers, "anthropic", body, count=40):
-        check_anthropic(wire)
+        assert_anthropic(wire)
         assert [message for message in wire if message["role"] == "system"] == [body["messages"][1]]
         assert references(wire) == ["TideTable", "BerthPlan", "CraneLog"]
 

@@ -30,7 +30,7 @@ from everthread.store.rewrite_records import (
     ProxiedContext,
     Rewrite,
 )
-from everthread.store.usage_records import CallRow, NewUsage, UsageRow
+from everthread.store.usage_records import NewUsage, UsageRecord, UsageRow
 from everthread.testing import ScriptedModel
 from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.dashboard_setup import (
@@ -49,18 +49,18 @@ from tests.store.links import extend, new_link
 def test_a_prepared_compaction_counts_from_the_first_call_that_uses_it() -> None:
     prompts = (10_000, 60_000, 90_000, 20_000, 30_000)
     calls = [
-        CallRow(
-            "t",
-            float(at),
+        UsageRecord(
+            id=at,
+            session="t",
+            thread="t",
             model="gpt-4o",
             task="main",
+            usage=CanonicalUsage(input_tokens=prompt, output_tokens=10),
+            cost=Decimal(1),
+            estimated=False,
+            created=float(at),
             tenant="default",
             client="agent",
-            input=prompt,
-            output=10,
-            cache_read=0,
-            cache_write=0,
-            cost=Decimal(1),
         )
         for at, prompt in enumerate(prompts)
     ]
@@ -85,33 +85,35 @@ def test_a_prepared_compaction_counts_from_the_first_call_that_uses_it() -> None
 
 
 async def test_does_not_show_a_learnt_output_cap_as_the_window(
-    dashboard: ServedDashboard, me: Browser
+    dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
     thread = await make_thread(dashboard.store)
-    before = (await me.get(f"/dashboard/threads/{thread}")).visible_text
+    before = (await logged_in_browser.get(f"/dashboard/threads/{thread}")).visible_text
     await dashboard.store.limits.learn_limit(
         LimitKey("http://lab.test", MODEL), 4_321, source="stated", kind="output"
     )
-    response = await me.get(f"/dashboard/threads/{thread}")
+    response = await logged_in_browser.get(f"/dashboard/threads/{thread}")
     assert response.visible_text == before
     await dashboard.store.limits.learn_limit(
         LimitKey("http://lab.test", MODEL), 54_321, source="stated"
     )
-    response = await me.get(f"/dashboard/threads/{thread}")
+    response = await logged_in_browser.get(f"/dashboard/threads/{thread}")
     assert "54,321" in response.visible_text
 
 
 async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, window=128000) as dashboard:
-        me = await dashboard.browser().log_in()
+        logged_in_browser = await dashboard.browser().log_in()
         model = ScriptedModel(["Noted.", "Noted."], window=16_000)
         async with open_conversation(model, store=dashboard.store) as conversation:
             await conversation.send("Keep the books.")
-            page = (await me.get(f"/dashboard/threads/{conversation.id}")).visible_text
+            page = (
+                await logged_in_browser.get(f"/dashboard/threads/{conversation.id}")
+            ).visible_text
             assert "of 16,000 tokens" in page
             assert "The window: 16,000 tokens (the model's own)." in page
             assert "as the test says" not in page
-            response = await me.get("/")
+            response = await logged_in_browser.get("/")
             assert "of 16,000" in response.text
 
         await dashboard.store.limits.learn_limit(
@@ -123,13 +125,15 @@ async def test_shows_the_window_that_the_chat_used(tmp_path: Path) -> None:
             model, store=dashboard.store, resume=conversation.id
         ) as conversation:
             await conversation.send("And the ledger.")
-            page = (await me.get(f"/dashboard/threads/{conversation.id}")).visible_text
+            page = (
+                await logged_in_browser.get(f"/dashboard/threads/{conversation.id}")
+            ).visible_text
             assert "The window: 12,000 tokens, learnt from the provider." in page
 
 
 async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, window=128000) as dashboard:
-        me = await dashboard.browser().log_in()
+        logged_in_browser = await dashboard.browser().log_in()
         place = Managers(dashboard.store, window=16_000)
         manager = place.open()
         client = HistoryClient("openai_chat")
@@ -138,20 +142,20 @@ async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
         answer = ModelReply({"role": "assistant", "content": "Noted."})
         usage = CanonicalUsage(input_tokens=40, output_tokens=2)
         await turn.record(Outcome(200, answer, usage))
-        thread = (await turn.response_headers())["x-everthread-thread"]
+        thread = (await turn.make_response_headers())["x-everthread-thread"]
         await manager.close()
-        page = (await me.get(f"/dashboard/threads/{thread}")).visible_text
+        page = (await logged_in_browser.get(f"/dashboard/threads/{thread}")).visible_text
         assert "of 16,000 tokens" in page
         assert "The window: as the last call used it." in page
 
 
-async def test_shows_every_page_of_an_empty_store(me: Browser) -> None:
-    response = await me.get("/")
+async def test_shows_every_page_of_an_empty_store(logged_in_browser: Browser) -> None:
+    response = await logged_in_browser.get("/")
     assert "No conversation yet" in response.visible_text
-    response = await me.get("/?q=apple")
+    response = await logged_in_browser.get("/?q=apple")
     assert "Nothing was found" in response.visible_text
-    overview = await me.get("/dashboard/overview")
-    for page in (await me.get("/"), overview):
+    overview = await logged_in_browser.get("/dashboard/overview")
+    for page in (await logged_in_browser.get("/"), overview):
         assert "everthread wrap claude" in page.visible_text
         assert "everthread replay --latest" in page.visible_text
     for path in (
@@ -159,17 +163,19 @@ async def test_shows_every_page_of_an_empty_store(me: Browser) -> None:
         "/dashboard/threads/nobody/compactions/1",
         "/dashboard/nowhere",
     ):
-        response = await me.get(path)
+        response = await logged_in_browser.get(path)
         assert response.status == 404
-    redirect = await me.http.get("/dashboard")
+    redirect = await logged_in_browser.http.get("/dashboard")
     assert redirect.headers["location"] == "/"
 
 
-async def test_lists_and_finds_threads(dashboard: ServedDashboard, me: Browser) -> None:
+async def test_lists_and_finds_threads(
+    dashboard: ServedDashboard, logged_in_browser: Browser
+) -> None:
     first = await make_thread(dashboard.store, title="The ledger")
     other = await make_thread(dashboard.store, turns=1)
     await compact_thread(dashboard.store, first)
-    listed = await me.get("/")
+    listed = await logged_in_browser.get("/")
     assert set(listed.links("/dashboard/threads/")) == {
         f"/dashboard/threads/{first}",
         f"/dashboard/threads/{other}",
@@ -179,7 +185,7 @@ async def test_lists_and_finds_threads(dashboard: ServedDashboard, me: Browser) 
         "without a title its first words name a thread"
     )
     assert "12.0k of 20k (60 %)" in listed.visible_text.replace("12k", "12.0k")
-    results = await me.get("/?q=line3x7")
+    results = await logged_in_browser.get("/?q=line3x7")
     assert results.links("/dashboard/threads/[0-9a-f]+$") == [f"/dashboard/threads/{first}"]
     assert "line3x7" in results.visible_text
     assert len(results.links("/messages/")) == 1
@@ -188,7 +194,9 @@ async def test_lists_and_finds_threads(dashboard: ServedDashboard, me: Browser) 
     )
 
 
-async def test_shows_all_parts_of_a_thread(dashboard: ServedDashboard, me: Browser) -> None:
+async def test_shows_all_parts_of_a_thread(
+    dashboard: ServedDashboard, logged_in_browser: Browser
+) -> None:
     thread = await make_thread(dashboard.store, title="The ledger")
     tip = await compact_thread(dashboard.store, thread)
     await dashboard.store.usage.record_usage(
@@ -199,7 +207,7 @@ async def test_shows_all_parts_of_a_thread(dashboard: ServedDashboard, me: Brows
             cost=Decimal("0.02"),
         )
     )
-    page = await me.get(f"/dashboard/threads/{thread}")
+    page = await logged_in_browser.get(f"/dashboard/threads/{thread}")
     for words in (
         "System prompt",
         "Summary",
@@ -227,13 +235,15 @@ async def test_shows_all_parts_of_a_thread(dashboard: ServedDashboard, me: Brows
 
 
 async def test_shows_and_undoes_a_compaction(
-    caplog: pytest.LogCaptureFixture, dashboard: ServedDashboard, me: Browser
+    caplog: pytest.LogCaptureFixture, dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
     with caplog.at_level(logging.WARNING):
         thread = await make_thread(dashboard.store)
         await compact_thread(dashboard.store, thread)
-        (link,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
-        page = await me.get(link)
+        (link,) = (await logged_in_browser.get(f"/dashboard/threads/{thread}")).links(
+            "/compactions/"
+        )
+        page = await logged_in_browser.get(link)
         assert "Compaction 1: 9k → 3k tokens" in page.visible_text
         assert "24messages left the prompt" in page.visible_text.replace("\n", "")
         for words in (
@@ -250,7 +260,7 @@ async def test_shows_and_undoes_a_compaction(
         assert f"/dashboard/threads/{thread}/messages/" in line, (
             "a line of a summary names its source"
         )
-        undone = await me.post(
+        undone = await logged_in_browser.post(
             f"/dashboard/threads/{thread}/undo",
             page.form("/undo"),
             follow_redirects=True,
@@ -258,40 +268,46 @@ async def test_shows_and_undoes_a_compaction(
         assert "The compaction was undone" in undone.visible_text
         session = await dashboard.store.session(thread)
         assert session.is_live
-        response = await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
+        response = await logged_in_browser.post(
+            f"/dashboard/threads/{thread}/undo", page.form("/undo")
+        )
         assert response.status == 409
-        response = await me.get(link)
+        response = await logged_in_browser.get(link)
         assert "undo" not in str([given.get("action") for given in response.elements("form")])
-        branched = await me.post(f"/dashboard/threads/{thread}/branch", page.form("/branch"))
+        branched = await logged_in_browser.post(
+            f"/dashboard/threads/{thread}/branch", page.form("/branch")
+        )
         assert branched.status == 303
         branch = branched.headers["location"].split("/")[-1].split("?")[0]
         session = await dashboard.store.session(branch)
         assert session.kind == "branch"
-        response = await me.get(branched.headers["location"])
+        response = await logged_in_browser.get(branched.headers["location"])
         assert "the new branch" in response.visible_text
 
     assert "was undone by this machine" in caplog.text
 
 
 async def test_refuses_to_change_a_thread_during_a_turn(
-    dashboard: ServedDashboard, me: Browser
+    dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
     thread = await make_thread(dashboard.store)
     tip = await compact_thread(dashboard.store, thread)
-    (path,) = (await me.get(f"/dashboard/threads/{thread}")).links("/compactions/")
-    form = (await me.get(path)).form("/undo")
+    (path,) = (await logged_in_browser.get(f"/dashboard/threads/{thread}")).links("/compactions/")
+    form = (await logged_in_browser.get(path)).form("/undo")
     lease = await dashboard.store.leases.acquire_lease(thread, "somebody", 60)
     assert lease is not None
-    response = await me.post(f"/dashboard/threads/{thread}/undo", form)
+    response = await logged_in_browser.post(f"/dashboard/threads/{thread}/undo", form)
     assert "a turn of this thread is running" in response.visible_text
     assert await dashboard.store.get_compression_tip(thread) == tip
 
 
-async def test_pins_texts_and_messages(dashboard: ServedDashboard, me: Browser) -> None:
+async def test_pins_texts_and_messages(
+    dashboard: ServedDashboard, logged_in_browser: Browser
+) -> None:
     thread = await make_thread(dashboard.store)
-    form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin")
+    form = (await logged_in_browser.get(f"/dashboard/threads/{thread}")).form("/pin")
     path = f"/dashboard/threads/{thread}/pin"
-    pinned_page = await me.post(
+    pinned_page = await logged_in_browser.post(
         path, form | {"text": "Never touch the audit log."}, follow_redirects=True
     )
     assert "Pinned. Every later compaction" in pinned_page.visible_text
@@ -299,24 +315,26 @@ async def test_pins_texts_and_messages(dashboard: ServedDashboard, me: Browser) 
     texts = [pin.text for pin in pins]
     assert texts == ["Never touch the audit log."]
     first = (await dashboard.store.history(thread, limit=1))[0]
-    page = await me.get(f"/dashboard/threads/{thread}/messages/{first.id}")
-    response = await me.post(path, page.form("/pin"))
+    page = await logged_in_browser.get(f"/dashboard/threads/{thread}/messages/{first.id}")
+    response = await logged_in_browser.post(path, page.form("/pin"))
     assert response.status == 303
     pins = await dashboard.store.state.list_pins(thread)
     assert len(pins) == 2
-    thread_page = await me.get(f"/dashboard/threads/{thread}")
-    response = await me.post(f"/dashboard/threads/{thread}/unpin", thread_page.form("/unpin"))
+    thread_page = await logged_in_browser.get(f"/dashboard/threads/{thread}")
+    response = await logged_in_browser.post(
+        f"/dashboard/threads/{thread}/unpin", thread_page.form("/unpin")
+    )
     assert response.status == 303
     pins = await dashboard.store.state.list_pins(thread)
     assert len(pins) == 1
-    response = await me.post(path, form | {"text": " "})
+    response = await logged_in_browser.post(path, form | {"text": " "})
     assert response.status == 409
-    response = await me.post(path, form | {"text": "x" * 70_000})
+    response = await logged_in_browser.post(path, form | {"text": "x" * 70_000})
     assert response.status == 413
 
 
 async def test_shows_the_summary_that_replaces_the_beginning(
-    dashboard: ServedDashboard, me: Browser
+    dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
     for number in range(1, 5):
         await extend(
@@ -329,7 +347,7 @@ async def test_shows_the_summary_that_replaces_the_beginning(
         digest="d3",
         strength=0,
         replaced_count=3,
-        skeleton="s3",
+        loose_digest="s3",
         results="",
         thread="A",
         replacement=b'{"role":"user","content":"said d1"}',
@@ -351,7 +369,7 @@ async def test_shows_the_summary_that_replaces_the_beginning(
             digest="d4",
         )
     )
-    page = await me.get("/dashboard/threads/A")
+    page = await logged_in_browser.get("/dashboard/threads/A")
     assert [tag for tag in page.elements("span") if "view" in str(tag.get("class")).split()] != []
     fates = [
         str(tag["class"]).split()[1]
@@ -360,13 +378,13 @@ async def test_shows_the_summary_that_replaces_the_beginning(
     ]
     assert fates == ["view", "recall", "recall", "view"]
     (link,) = page.links("/compactions/")
-    opened = await me.get(link)
+    opened = await logged_in_browser.get(link)
     assert "Undo this compaction" in opened.visible_text
     assert "2messages left the prompt" in opened.visible_text.replace("\n", "")
 
 
 async def test_overview_sums_calls_tokens_and_costs(
-    dashboard: ServedDashboard, me: Browser
+    dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
     thread = await make_thread(dashboard.store, tenant="a")
     tip = await compact_thread(dashboard.store, thread)
@@ -377,7 +395,7 @@ async def test_overview_sums_calls_tokens_and_costs(
     await dashboard.store.usage.record_usage(
         NewUsage(other, "nobodys-model", CanonicalUsage(10, 10))
     )
-    page = await me.get("/dashboard/overview?days=1")
+    page = await logged_in_browser.get("/dashboard/overview?days=1")
     words = page.visible_text.replace("\n", "")
     assert "4 callsin 2 conversationsnone has outgrown its window yet" in words
     assert "stored, searchable1 compaction took 6k tokens" in words
@@ -392,12 +410,12 @@ async def test_overview_sums_calls_tokens_and_costs(
     ):
         assert words in page.visible_text
     assert "1 call without a known price" in page.visible_text
-    response = await me.get("/dashboard/overview?days=x")
+    response = await logged_in_browser.get("/dashboard/overview?days=x")
     assert response.status == 200
 
 
 async def test_overview_leads_with_calls_beyond_the_window(
-    dashboard: ServedDashboard, me: Browser
+    dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
     thread = await make_thread(dashboard.store, turns=8)
     tip = await compact_thread(dashboard.store, thread)
@@ -406,12 +424,12 @@ async def test_overview_leads_with_calls_beyond_the_window(
         await dashboard.store.usage.record_usage(NewUsage(tip, "nobodys-model", used))
     used = CanonicalUsage(16_000, 50)
     await dashboard.store.usage.record_usage(NewUsage(tip, "nobodys-model", used))
-    page = await me.get(f"/dashboard/threads/{thread}")
+    page = await logged_in_browser.get(f"/dashboard/threads/{thread}")
     words = page.visible_text.replace("\n", "")
     assert "1 callbeyond the windowof 12 in all" in words
     assert "24 left the prompt; search and recall find them" in words
     assert "saved" not in words.partition("What fills the window")[0]
-    overview = await me.get("/dashboard/overview")
+    overview = await logged_in_browser.get("/dashboard/overview")
     words = overview.visible_text.replace("\n", "")
     assert "1 callbeyond the window1 conversation continued" in words
     assert "cli1" in words, "by client"
@@ -419,20 +437,20 @@ async def test_overview_leads_with_calls_beyond_the_window(
 
 
 async def test_lists_branches_under_their_conversation(
-    dashboard: ServedDashboard, me: Browser
+    dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
     thread = await make_thread(dashboard.store, turns=2, title="The `ledger` work")
     first = (await dashboard.store.history(thread))[1]
     branch = await dashboard.store.branch(thread, first.id)
     twig = await dashboard.store.branch(branch.id, first.id)
-    page = await me.get("/")
+    page = await logged_in_browser.get("/")
     assert page.text.count('<ol class="branches">') == 1
     nested = page.text.partition('<ol class="branches">')[2].partition("</ol>")[0]
     assert branch.id in nested
     assert twig.id in nested
     shared = f"/dashboard/threads/{branch.id}/messages/{first.id}"
     assert shared in page.links(r"/messages/\d+$"), "where it left"
-    response = await me.get(shared)
+    response = await logged_in_browser.get(shared)
     assert response.status == 200
     assert thread in page.text.partition('<ol class="branches">')[0]
     assert "The <code>ledger</code> work" in page.text
@@ -495,12 +513,12 @@ async def test_trying_settings_changes_nothing(tmp_path: Path) -> None:
         )
 
     async with open_dashboard(tmp_path, trial=trial) as dashboard:
-        me = await dashboard.browser().log_in()
+        logged_in_browser = await dashboard.browser().log_in()
         thread = await make_thread(dashboard.store)
-        form = (await me.get(f"/dashboard/threads/{thread}/try")).form("/try")
+        form = (await logged_in_browser.get(f"/dashboard/threads/{thread}/try")).form("/try")
         assert form["threshold"] == "50"
         assert form["ratio"] == "20"
-        page = await me.post(
+        page = await logged_in_browser.post(
             f"/dashboard/threads/{thread}/try",
             form | {"threshold": "30", "ratio": "999"},
         )

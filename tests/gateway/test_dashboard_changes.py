@@ -88,8 +88,8 @@ async def test_stores_and_shows_failures_that_were_passed_through(
         assert failures == [(REFUSED, 1)]
     async with open_dashboard(tmp_path) as dashboard:
         await dashboard.store.state.add_failures({("default", "", REFUSED): 3})
-        me = await dashboard.browser().log_in()
-        page = await me.get("/dashboard/overview?days=1")
+        logged_in_browser = await dashboard.browser().log_in()
+        page = await logged_in_browser.get("/dashboard/overview?days=1")
         assert "an upstream answered with an error" in page.visible_text
 
 
@@ -103,7 +103,7 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
             digest="digest",
             strength=0,
             replaced_count=8,
-            skeleton="skeleton",
+            loose_digest="skeleton",
             results="",
             thread=thread,
             replacement=b'{"role":"user"}',
@@ -125,23 +125,27 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
         )
         await dashboard.store.client_histories.commit_rewrite(compaction)
         [record] = await dashboard.store.compactions(thread)
-        me = await dashboard.browser().log_in()
-        page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
-        response = await me.post(f"/dashboard/threads/{thread}/undo", page.form("/undo"))
+        logged_in_browser = await dashboard.browser().log_in()
+        page = await logged_in_browser.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
+        response = await logged_in_browser.post(
+            f"/dashboard/threads/{thread}/undo", page.form("/undo")
+        )
         assert response.status == 303
-        response = await me.get(f"/dashboard/threads/{thread}")
+        response = await logged_in_browser.get(f"/dashboard/threads/{thread}")
         assert "undone" in response.visible_text
         matches, *_ = await dashboard.store.client_histories.match_rewrites(
             "default",
             ["chat compressor"],
             digests=["digest"],
-            skeletons=["skeleton"] * len(history_before),
+            loose_digests=["skeleton"] * len(history_before),
         )
         assert matches == [([], [])]
         history = await dashboard.store.history(thread)
         ids = [one.id for one in history]
         assert ids == [one.id for one in history_before]
-        undone_page = await me.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
+        undone_page = await logged_in_browser.get(
+            f"/dashboard/threads/{thread}/compactions/{record.id}"
+        )
         assert "undone" in undone_page.visible_text, "it can still be read"
         await dashboard.store.client_histories.commit_rewrite(compaction)
         await dashboard.store.undo(thread)

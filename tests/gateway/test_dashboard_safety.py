@@ -1,4 +1,4 @@
-"""The pages and people who mean no good: strangers, other tenants, other sites, hostile words, very much of them."""
+"""The dashboard withstands strangers, other tenants, other sites, hostile text and large amounts of it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ PAGES = 300_000
 """Bytes that no page exceeds."""
 
 
-async def every_page(me: Browser, thread: str) -> list[Page]:
-    first = await me.get(f"/dashboard/threads/{thread}")
+async def every_page(logged_in_browser: Browser, thread: str) -> list[Page]:
+    first = await logged_in_browser.get(f"/dashboard/threads/{thread}")
     paths = [
         "/",
         "/?q=alert",
@@ -55,12 +55,14 @@ async def every_page(me: Browser, thread: str) -> list[Page]:
     ]
     return [
         first,
-        *[await me.get(path) for path in paths],
-        await me.get(f"/dashboard/threads/{thread}/try"),
+        *[await logged_in_browser.get(path) for path in paths],
+        await logged_in_browser.get(f"/dashboard/threads/{thread}/try"),
     ]
 
 
-async def test_escapes_hostile_text_on_every_page(dashboard: ServedDashboard, me: Browser) -> None:
+async def test_escapes_hostile_text_on_every_page(
+    dashboard: ServedDashboard, logged_in_browser: Browser
+) -> None:
     messages: list[Any] = [
         {"role": "user", "content": HOSTILE},
         calls_message(function_call("x", HOSTILE, f'{{"a": "{HOSTILE}'), text=CONTROLS),
@@ -83,7 +85,7 @@ async def test_escapes_hostile_text_on_every_page(dashboard: ServedDashboard, me
         turns=4,
     )
     await compact_thread(dashboard.store, thread)
-    for page in await every_page(me, thread):
+    for page in await every_page(logged_in_browser, thread):
         assert page.status == 200
         assert not re.search(r"<(script|img|svg)[^>]*(alert|onerror|onload)", page.text)
         assert not any(
@@ -105,7 +107,7 @@ def test_shows_special_characters_by_name() -> None:
 
 
 async def test_hides_secrets_and_logs_each_reveal(
-    caplog: pytest.LogCaptureFixture, dashboard: ServedDashboard, me: Browser
+    caplog: pytest.LogCaptureFixture, dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
     with caplog.at_level(logging.WARNING):
         messages: list[Any] = [
@@ -122,18 +124,18 @@ async def test_hides_secrets_and_logs_each_reveal(
         )
         await compact_thread(dashboard.store, thread)
         for page in [
-            *await every_page(me, thread),
-            await me.get("/?q=OPENAI_API_KEY"),
+            *await every_page(logged_in_browser, thread),
+            await logged_in_browser.get("/?q=OPENAI_API_KEY"),
         ]:
             assert SECRET[:20] not in page.text
         message = (await dashboard.store.history(thread, limit=1))[0]
         path = f"/dashboard/threads/{thread}/messages/{message.id}"
-        hidden = await me.get(path)
+        hidden = await logged_in_browser.get(path)
         assert "[REDACTED]" in hidden.visible_text
-        revealed = await me.post(f"{path}/reveal", hidden.form("/reveal"))
+        revealed = await logged_in_browser.post(f"{path}/reveal", hidden.form("/reveal"))
         assert SECRET in revealed.visible_text
         assert revealed.headers["cache-control"] == "no-store"
-        response = await me.get(f"{path}/reveal")
+        response = await logged_in_browser.get(f"{path}/reveal")
         assert response.status == 404, "nothing is revealed by an address"
 
     assert "was revealed to this machine" in caplog.text
@@ -265,63 +267,69 @@ async def test_the_operator_key_shows_every_tenant(tmp_path: Path) -> None:
         assert len(response.links("/dashboard/threads/")) == 2
 
 
-async def test_refuses_changes_from_foreign_pages(dashboard: ServedDashboard, me: Browser) -> None:
+async def test_refuses_changes_from_foreign_pages(
+    dashboard: ServedDashboard, logged_in_browser: Browser
+) -> None:
     thread = await make_thread(dashboard.store)
     path = f"/dashboard/threads/{thread}/pin"
-    form = (await me.get(f"/dashboard/threads/{thread}")).form("/pin") | {"text": "x"}
+    form = (await logged_in_browser.get(f"/dashboard/threads/{thread}")).form("/pin") | {
+        "text": "x"
+    }
     other = await dashboard.browser().log_in()
     theirs = (await other.get("/")).form("/logout")["csrf"]
     for token in ("", "0" * 64, theirs, "é"):
-        response = await me.post(path, form | {"csrf": token})
+        response = await logged_in_browser.post(path, form | {"csrf": token})
         assert response.status == 403
     for headers in (
         {"origin": "https://evil.example"},
         {"sec-fetch-site": "cross-site"},
         {"origin": "null"},
     ):
-        response = await me.post(path, form, headers=headers)
+        response = await logged_in_browser.post(path, form, headers=headers)
         assert response.status == 403
-        response = await me.post("/dashboard/login", {"key": "x"}, headers=headers)
+        response = await logged_in_browser.post("/dashboard/login", {"key": "x"}, headers=headers)
         assert response.status == 403
-    response = await me.post(path, form, headers={"origin": "http://127.0.0.1"})
+    response = await logged_in_browser.post(path, form, headers={"origin": "http://127.0.0.1"})
     assert response.status == 303
 
 
 async def test_a_form_token_is_not_accepted_as_a_cookie(
-    dashboard: ServedDashboard, me: Browser
+    dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
-    token = (await me.get("/")).form("/logout")["csrf"]
-    [(name, value)] = me.http.cookies.items()
+    token = (await logged_in_browser.get("/")).form("/logout")["csrf"]
+    [(name, value)] = logged_in_browser.http.cookies.items()
     claims = json.loads(base64.urlsafe_b64decode(value.partition(".")[0] + "=="))
     forged = f'{name}="csrf {claims["nonce"]}.{token}"'
     stranger = await dashboard.browser().get("/dashboard/overview", headers={"cookie": forged})
     assert stranger.status == 401
 
 
-async def test_refuses_foreign_host_headers(me: Browser) -> None:
+async def test_refuses_foreign_host_headers(logged_in_browser: Browser) -> None:
     for name in (
         "evil.example",
         "127.0.0.1.evil.example",
         "localhost.evil.example:80",
         "",
     ):
-        answer = await me.http.get("/", headers={"host": name})
+        answer = await logged_in_browser.http.get("/", headers={"host": name})
         assert answer.status_code == 403
         assert "Threads" not in answer.text
     for name in ("localhost:8484", "[::1]:80"):
-        response = await me.http.get("/", headers={"host": name})
+        response = await logged_in_browser.http.get("/", headers={"host": name})
         assert response.status_code == 200
 
 
-async def test_every_answer_has_a_strict_policy(dashboard: ServedDashboard, me: Browser) -> None:
-    stranger = await me.get("/")
+async def test_every_answer_has_a_strict_policy(
+    dashboard: ServedDashboard, logged_in_browser: Browser
+) -> None:
+    stranger = await logged_in_browser.get("/")
     thread = await make_thread(dashboard.store)
-    sheet = str((await me.get("/")).elements("link")[-1]["href"])
+    sheet = str((await logged_in_browser.get("/")).elements("link")[-1]["href"])
     for page in [
         stranger,
-        *await every_page(me, thread),
-        await me.get("/nowhere"),
-        await me.get(sheet),
+        *await every_page(logged_in_browser, thread),
+        await logged_in_browser.get("/nowhere"),
+        await logged_in_browser.get(sheet),
     ]:
         policy = page.headers["content-security-policy"]
         assert policy.startswith("default-src 'none'")
@@ -329,16 +337,16 @@ async def test_every_answer_has_a_strict_policy(dashboard: ServedDashboard, me: 
         assert "frame-ancestors 'none'" in policy
         assert page.headers["x-content-type-options"] == "nosniff"
         assert page.headers["referrer-policy"] == "same-origin"
-    response = await me.get(sheet)
+    response = await logged_in_browser.get(sheet)
     assert response.headers["cache-control"].endswith("immutable")
-    response = await me.get("/dashboard/static/x/style.css")
+    response = await logged_in_browser.get("/dashboard/static/x/style.css")
     assert response.status == 404
-    response = await me.get("/dashboard/static/x/..%2fapp.py")
+    response = await logged_in_browser.get("/dashboard/static/x/..%2fapp.py")
     assert response.status == 404
 
 
 async def test_pages_stay_small_for_a_very_large_thread(
-    dashboard: ServedDashboard, me: Browser
+    dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
     thread = (await dashboard.store.create_session(NewSession(title="long"))).id
     bodies = [body for number in range(500) for body in make_turn(number, words=200)]
@@ -346,29 +354,31 @@ async def test_pages_stay_small_for_a_very_large_thread(
     huge: Any = {"role": "user", "content": "<b>" + "x" * 1_000_000}
     await dashboard.store.append(thread, [NewMessage(huge)])
     await compact_thread(dashboard.store, thread)
-    pages = await every_page(me, thread)
+    pages = await every_page(logged_in_browser, thread)
     assert max(len(page.text.encode()) for page in pages) <= PAGES
-    first = await me.get(f"/dashboard/threads/{thread}?page=1")
+    first = await logged_in_browser.get(f"/dashboard/threads/{thread}?page=1")
     assert "page 1 of 67" in first.visible_text
     last = (await dashboard.store.history(thread, start=2_000, limit=1))[0]
-    last_part = await me.get(f"/dashboard/threads/{thread}/messages/{last.id}?start=900000")
+    last_part = await logged_in_browser.get(
+        f"/dashboard/threads/{thread}/messages/{last.id}?start=900000"
+    )
     assert len(last_part.text.encode()) <= PAGES
     assert "shown 900,000 to 1,000,000" in last_part.visible_text
 
 
 async def test_lists_a_thousand_threads_page_by_page(
-    dashboard: ServedDashboard, me: Browser
+    dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
     await asyncio.gather(
         *(dashboard.store.create_session(NewSession(title=f"thread {n}")) for n in range(1_000))
     )
-    first = await me.get("/")
-    last = await me.get("/?page=20")
+    first = await logged_in_browser.get("/")
+    last = await logged_in_browser.get("/?page=20")
     assert len(first.links("/dashboard/threads/")) == 50
     assert len(last.links("/dashboard/threads/")) == 50
     assert len(first.text.encode()) <= PAGES
     assert last.links("page=21") == []
-    response = await me.get("/?page=21")
+    response = await logged_in_browser.get("/?page=21")
     assert response.links("/dashboard/threads/") == []
 
 

@@ -37,7 +37,7 @@ NEVER = 3_600.0
 
 
 @dataclass
-class BusyClient:
+class EagerClient:
     """A client that sends its next request as soon as it has an answer. `texts` is its conversation."""
 
     store: Store
@@ -54,7 +54,7 @@ class BusyClient:
         manager: ProxyManager,
         api: Api = "anthropic",
         **options: Any,
-    ) -> BusyClient:
+    ) -> EagerClient:
         """Return a client whose thread is known to the gateway."""
         client = HistoryClient(api, **options)
         turn = await send_and_record(manager, client, OPENING)
@@ -71,7 +71,7 @@ class BusyClient:
         """Ask and be answered; the answer is recorded later. Return the thread that the gateway names."""
         self.client.add_user_message(question)
         turn = await begin_turn(self.manager, self.client)
-        thread = (await turn.response_headers())[THREAD_HEADER]
+        thread = (await turn.make_response_headers())[THREAD_HEADER]
         answer = f"Answer to {question}"
         outcome = answer_outcome(self.client, answer)
         self.recording.append(asyncio.create_task(turn.record(outcome)))
@@ -87,7 +87,7 @@ class BusyClient:
         texts = await stored_texts(self.store, self.thread)
         return len(texts)
 
-    async def check_everything_is_stored(self) -> None:
+    async def assert_everything_is_stored(self) -> None:
         """Check that the stored thread holds exactly the texts of the conversation."""
         texts = await stored_texts(self.store, self.thread)
         assert texts == self.texts
@@ -105,10 +105,10 @@ def managers(managers: Managers) -> Managers:
 
 
 @pytest.fixture
-async def busy(managers: Managers) -> BusyClient:
+async def eager_client(managers: Managers) -> EagerClient:
     """A client of a gateway that has its store for itself and defers records without end."""
     manager = managers.open(is_sole_writer=True, record_delay=NEVER)
-    return await BusyClient.begin(managers, manager)
+    return await EagerClient.begin(managers, manager)
 
 
 @pytest.mark.parametrize("api", APIS)
@@ -116,57 +116,57 @@ async def test_records_quick_requests_together(managers: Managers, api: Api) -> 
     store = CountingStore(managers.store)
     managers.store = cast("Store", store)
     manager = managers.open(is_sole_writer=True, record_delay=NEVER)
-    busy = await BusyClient.begin(managers, manager, api)
+    eager_client = await EagerClient.begin(managers, manager, api)
     store.count = 0
-    await busy.ask_all([f"Question {number}, größer?" for number in range(6)])
-    assert await busy.count_stored_texts() == 2
+    await eager_client.ask_all([f"Question {number}, größer?" for number in range(6)])
+    assert await eager_client.count_stored_texts() == 2
     await manager.deferred_records.flush_all()
     assert store.count == 1
-    await busy.check_everything_is_stored()
-    usage = await managers.store.usage.list_usage(busy.thread)
+    await eager_client.assert_everything_is_stored()
+    usage = await managers.store.usage.list_usage(eager_client.thread)
     assert len(usage) == 7
     assert len(managers.events_of(UsageRecorded)) == 7
     assert not managers.events_of(Branched)
-    await busy.ask_all(["And now?"])
+    await eager_client.ask_all(["And now?"])
     await manager.deferred_records.flush_all()
-    await busy.check_everything_is_stored()
+    await eager_client.assert_everything_is_stored()
 
 
 async def test_records_after_a_short_delay(managers: Managers) -> None:
     manager = managers.open(is_sole_writer=True, record_delay=0.02)
-    busy = await BusyClient.begin(managers, manager)
-    await busy.ask("Anything else?")
+    eager_client = await EagerClient.begin(managers, manager)
+    await eager_client.ask("Anything else?")
     async with asyncio.timeout(60):
-        await asyncio.gather(*busy.recording)
-    await busy.check_everything_is_stored()
+        await asyncio.gather(*eager_client.recording)
+    await eager_client.assert_everything_is_stored()
 
 
 async def test_records_once_too_many_requests_wait(
     managers: Managers,
-    busy: BusyClient,
+    eager_client: EagerClient,
 ) -> None:
-    await busy.ask_all([f"Question {number}?" for number in range(20)])
+    await eager_client.ask_all([f"Question {number}?" for number in range(20)])
     async with asyncio.timeout(60):
-        await busy.recording[0]
-    texts = await stored_texts(managers.store, busy.thread)
-    assert 20 <= len(texts) < len(busy.texts)
-    assert texts == busy.texts[: len(texts)]
-    await busy.manager.deferred_records.flush_all()
-    await busy.check_everything_is_stored()
+        await eager_client.recording[0]
+    texts = await stored_texts(managers.store, eager_client.thread)
+    assert 20 <= len(texts) < len(eager_client.texts)
+    assert texts == eager_client.texts[: len(texts)]
+    await eager_client.manager.deferred_records.flush_all()
+    await eager_client.assert_everything_is_stored()
 
 
-async def test_records_long_questions_soon(managers: Managers, busy: BusyClient) -> None:
+async def test_records_long_questions_soon(managers: Managers, eager_client: EagerClient) -> None:
     managers.window = 400_000
-    await busy.ask_all([f"{number} {text_of_tokens(8_000, 'long')}" for number in range(3)])
+    await eager_client.ask_all([f"{number} {text_of_tokens(8_000, 'long')}" for number in range(3)])
     async with asyncio.timeout(60):
-        await busy.recording[0]
-    assert await busy.count_stored_texts() >= 6
+        await eager_client.recording[0]
+    assert await eager_client.count_stored_texts() >= 6
 
 
 async def test_records_interleaved_threads_apart(managers: Managers) -> None:
     manager = managers.open(is_sole_writer=True, record_delay=NEVER)
     headers = [{"x-session-id": f"session {number}"} for number in range(3)]
-    clients = [await BusyClient.begin(managers, manager, headers=one) for one in headers]
+    clients = [await EagerClient.begin(managers, manager, headers=one) for one in headers]
     for number in range(5):
         for client in clients:
             await client.ask_all([f"Question {number}?"])
@@ -183,33 +183,35 @@ async def test_records_interleaved_threads_apart(managers: Managers) -> None:
 async def test_the_next_request_stores_what_a_killed_gateway_had_not_recorded(
     managers: Managers, *, alone: bool
 ) -> None:
-    busy = await BusyClient.begin(managers, managers.open(is_sole_writer=True, record_delay=NEVER))
-    await busy.ask_all(["First?", "Second?", "Third?"])
-    busy.kill()
-    busy.manager = managers.open(is_sole_writer=alone)
-    assert await busy.ask("Is it all there?") == busy.thread
-    await asyncio.gather(*busy.recording, return_exceptions=True)
-    await busy.check_everything_is_stored()
+    eager_client = await EagerClient.begin(
+        managers, managers.open(is_sole_writer=True, record_delay=NEVER)
+    )
+    await eager_client.ask_all(["First?", "Second?", "Third?"])
+    eager_client.kill()
+    eager_client.manager = managers.open(is_sole_writer=alone)
+    assert await eager_client.ask("Is it all there?") == eager_client.thread
+    await asyncio.gather(*eager_client.recording, return_exceptions=True)
+    await eager_client.assert_everything_is_stored()
 
 
 async def test_another_gateway_may_store_the_next_request_first(
     managers: Managers,
-    busy: BusyClient,
+    eager_client: EagerClient,
 ) -> None:
-    await busy.ask_all(["First?", "Second?"])
-    first_manager = busy.manager
-    busy.manager = managers.open()
-    assert await busy.ask("Third?") == busy.thread
-    await busy.recording[-1]
+    await eager_client.ask_all(["First?", "Second?"])
+    first_manager = eager_client.manager
+    eager_client.manager = managers.open()
+    assert await eager_client.ask("Third?") == eager_client.thread
+    await eager_client.recording[-1]
     await first_manager.deferred_records.flush_all()
-    await busy.check_everything_is_stored()
-    usage = await managers.store.usage.list_usage(busy.thread)
+    await eager_client.assert_everything_is_stored()
+    usage = await managers.store.usage.list_usage(eager_client.thread)
     assert len(usage) == 4
     assert not managers.events_of(Branched)
-    busy.manager = first_manager
-    await busy.ask("Fourth?")
+    eager_client.manager = first_manager
+    await eager_client.ask("Fourth?")
     await first_manager.deferred_records.flush_all()
-    await busy.check_everything_is_stored()
+    await eager_client.assert_everything_is_stored()
     assert not managers.events_of(Branched)
 
 
@@ -217,34 +219,34 @@ async def test_nothing_waits_if_another_gateway_uses_the_store(
     managers: Managers,
 ) -> None:
     manager = managers.open(is_sole_writer=False, record_delay=NEVER)
-    busy = await BusyClient.begin(managers, manager)
-    await busy.ask("Anything else?")
+    eager_client = await EagerClient.begin(managers, manager)
+    await eager_client.ask("Anything else?")
     async with asyncio.timeout(60):
-        await asyncio.gather(*busy.recording)
-    await busy.check_everything_is_stored()
+        await asyncio.gather(*eager_client.recording)
+    await eager_client.assert_everything_is_stored()
 
 
 async def test_a_request_read_before_forwarding_sees_waiting_records(
     managers: Managers,
-    busy: BusyClient,
+    eager_client: EagerClient,
 ) -> None:
     """Another encoding of the same history continues its thread, and an earlier question asked anew is a branch."""
-    await busy.ask_all(["First?", "Second?"])
-    busy.client.extra = {"temperature": 0.5}
-    assert await busy.ask("Third, with another setting?") == busy.thread
-    await busy.recording[-1]
-    await busy.check_everything_is_stored()
-    await busy.ask_all(["Fourth?"])
-    changed = HistoryClient("anthropic", messages=busy.client.messages[:-4])
+    await eager_client.ask_all(["First?", "Second?"])
+    eager_client.client.extra = {"temperature": 0.5}
+    assert await eager_client.ask("Third, with another setting?") == eager_client.thread
+    await eager_client.recording[-1]
+    await eager_client.assert_everything_is_stored()
+    await eager_client.ask_all(["Fourth?"])
+    changed = HistoryClient("anthropic", messages=eager_client.client.messages[:-4])
     changed.add_user_message("Something else instead?")
-    turn = await begin_turn(busy.manager, changed)
+    turn = await begin_turn(eager_client.manager, changed)
     assert not isinstance(turn, ForwardedHandler)
-    assert turn.thread != busy.thread
+    assert turn.thread != eager_client.thread
     await turn.record(answer_outcome(changed))
-    await busy.manager.deferred_records.flush_all()
-    await busy.check_everything_is_stored()
+    await eager_client.manager.deferred_records.flush_all()
+    await eager_client.assert_everything_is_stored()
     branch = [
-        *busy.texts[:-4],
+        *eager_client.texts[:-4],
         "Something else instead?",
         "Yes.",
     ]
@@ -253,18 +255,20 @@ async def test_a_request_read_before_forwarding_sees_waiting_records(
     assert len(managers.events_of(Branched)) == 1
 
 
-async def test_two_requests_at_once_do_not_mix(managers: Managers, busy: BusyClient) -> None:
+async def test_two_requests_at_once_do_not_mix(
+    managers: Managers, eager_client: EagerClient
+) -> None:
     """Both continue an answer that is not recorded: one continues the thread, the other is a branch."""
-    await busy.ask_all(["First?"])
-    other = HistoryClient("anthropic", messages=list(busy.client.messages))
+    await eager_client.ask_all(["First?"])
+    other = HistoryClient("anthropic", messages=list(eager_client.client.messages))
     other.add_user_message("At the same time?")
-    turn = await begin_turn(busy.manager, other)
-    await busy.ask_all(["Second?"])
+    turn = await begin_turn(eager_client.manager, other)
+    await eager_client.ask_all(["Second?"])
     await turn.record(answer_outcome(other))
-    await busy.manager.deferred_records.flush_all()
-    await busy.check_everything_is_stored()
+    await eager_client.manager.deferred_records.flush_all()
+    await eager_client.assert_everything_is_stored()
     [branched] = managers.events_of(Branched)
-    expected = [*busy.texts[:-2], "At the same time?", "Yes."]
+    expected = [*eager_client.texts[:-2], "At the same time?", "Yes."]
     texts = await stored_texts(managers.store, branched.session)
     assert texts == expected
 
@@ -274,64 +278,64 @@ async def test_another_thread_of_the_session_triggers_the_record(
 ) -> None:
     manager = managers.open(is_sole_writer=True, record_delay=NEVER)
     headers = {"x-session-id": "one"}
-    busy = await BusyClient.begin(managers, manager, headers=headers)
-    await busy.ask_all(["First?"])
+    eager_client = await EagerClient.begin(managers, manager, headers=headers)
+    await eager_client.ask_all(["First?"])
     elsewhere = HistoryClient("anthropic", headers={"x-session-id": "two"})
     await send_and_record(manager, elsewhere, "Hello from another session")
-    assert await busy.count_stored_texts() == 2
+    assert await eager_client.count_stored_texts() == 2
     compacted = HistoryClient("anthropic", headers=headers)
     await send_and_record(manager, compacted, "A summary of what was said")
-    await busy.check_everything_is_stored()
+    await eager_client.assert_everything_is_stored()
 
 
 async def test_records_a_call_without_an_answer_at_once(
     managers: Managers,
-    busy: BusyClient,
+    eager_client: EagerClient,
 ) -> None:
-    await busy.ask_all(["First?"])
-    busy.client.add_user_message("Second?")
-    turn = await begin_turn(busy.manager, busy.client)
+    await eager_client.ask_all(["First?"])
+    eager_client.client.add_user_message("Second?")
+    turn = await begin_turn(eager_client.manager, eager_client.client)
     assert isinstance(turn, ForwardedHandler)
-    outcome = answer_outcome(busy.client)
+    outcome = answer_outcome(eager_client.client)
     assert outcome.reply is not None
     unfinished = replace(outcome, reply=replace(outcome.reply, stop=None))
     async with asyncio.timeout(60):
         await turn.record(unfinished)
-    texts = await stored_texts(managers.store, busy.thread)
-    assert texts == [*busy.texts, "Second?"]
+    texts = await stored_texts(managers.store, eager_client.thread)
+    assert texts == [*eager_client.texts, "Second?"]
 
 
 async def test_a_slow_answer_does_not_delay_the_record_before_it(
-    managers: Managers, busy: BusyClient, monkeypatch: pytest.MonkeyPatch
+    managers: Managers, eager_client: EagerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("everthread.gateway.managed.manager.READ_DELAY_SECONDS", 0.01)
-    await busy.ask_all(["First?"])
-    busy.client.add_user_message("Second, to be thought about?")
-    turn = await begin_turn(busy.manager, busy.client)
+    await eager_client.ask_all(["First?"])
+    eager_client.client.add_user_message("Second, to be thought about?")
+    turn = await begin_turn(eager_client.manager, eager_client.client)
     async with asyncio.timeout(60):
-        await busy.recording[0]
-    await busy.check_everything_is_stored()
-    await turn.record(answer_outcome(busy.client))
+        await eager_client.recording[0]
+    await eager_client.assert_everything_is_stored()
+    await turn.record(answer_outcome(eager_client.client))
     texts = [
-        *busy.texts,
+        *eager_client.texts,
         "Second, to be thought about?",
         "Yes.",
     ]
-    stored = await stored_texts(managers.store, busy.thread)
+    stored = await stored_texts(managers.store, eager_client.thread)
     assert stored == texts
 
 
-async def test_a_closing_manager_stores_its_waiting_records(busy: BusyClient) -> None:
-    await busy.ask_all(["First?", "Second?"])
-    await busy.manager.close()
-    await busy.check_everything_is_stored()
+async def test_a_closing_manager_stores_its_waiting_records(eager_client: EagerClient) -> None:
+    await eager_client.ask_all(["First?", "Second?"])
+    await eager_client.manager.close()
+    await eager_client.assert_everything_is_stored()
 
 
 async def test_a_slow_store_does_not_delay_a_request_of_the_session(
-    managers: Managers, busy: BusyClient, monkeypatch: pytest.MonkeyPatch
+    managers: Managers, eager_client: EagerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("everthread.gateway.managed.deferred_records.MAX_FLUSH_SECONDS", 0.05)
-    await busy.ask_all(["First?"])
+    await eager_client.ask_all(["First?"])
     store = managers.store
     release = asyncio.Event()
     extend = store.client_histories.extend_thread
@@ -341,21 +345,21 @@ async def test_a_slow_store_does_not_delay_a_request_of_the_session(
         return await extend(*given)
 
     monkeypatch.setattr(store.client_histories, "extend_thread", wait_and_extend)
-    busy.client.extra = {"temperature": 0.5}
-    busy.client.add_user_message("Second?")
+    eager_client.client.extra = {"temperature": 0.5}
+    eager_client.client.add_user_message("Second?")
     async with asyncio.timeout(60):
-        turn = await begin_turn(busy.manager, busy.client)
-    assert turn.thread == busy.thread
+        turn = await begin_turn(eager_client.manager, eager_client.client)
+    assert turn.thread == eager_client.thread
     release.set()
-    await turn.record(answer_outcome(busy.client))
-    await busy.manager.deferred_records.flush_all()
-    texts = [*busy.texts, "Second?", "Yes."]
-    stored = await stored_texts(store, busy.thread)
+    await turn.record(answer_outcome(eager_client.client))
+    await eager_client.manager.deferred_records.flush_all()
+    texts = [*eager_client.texts, "Second?", "Yes."]
+    stored = await stored_texts(store, eager_client.thread)
     assert stored == texts
 
 
 async def talk(client: anthropic.AsyncAnthropic, turns: int) -> list[str]:
-    """Ask so many times, each time at once; return the texts of the conversation."""
+    """Ask this many times without a pause; return the texts of the conversation."""
     messages: list[Any] = []
     texts: list[str] = []
     for number in range(turns):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.encoding import decode_body, make_decoder
 
 if sys.version_info >= (3, 14):
@@ -66,7 +66,7 @@ def test_refuses_a_body_that_decompresses_over_the_limit(
 ) -> None:
     packed = pack(bytes(1_000_000))
     assert len(packed) < 2_000
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         decode_body(packed, name, 999_999)
     assert refused.value.status == 413
     assert decode_body(packed, name, 1_000_000) == bytes(1_000_000)
@@ -108,6 +108,6 @@ def test_does_not_decode_broken_bodies_or_unknown_encodings(body: bytes, name: s
 def test_does_not_decode_a_body_of_too_many_members(
     name: str, pack: Callable[[bytes], bytes]
 ) -> None:
-    """The attack: each empty member copied the rest of the body: a megabyte took seconds, ten took minutes."""
+    """Empty members are skipped in linear time."""
     assert decode_body(pack(b"") * 3_000 + pack(b"{}"), name, 100) == b"{}"
     assert decode_body(pack(b"") * 5_000, name, 100) is None

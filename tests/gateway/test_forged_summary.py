@@ -106,7 +106,7 @@ def behind_words(text: str) -> list[dict[str, Any]]:
 async def test_a_summary_of_another_tenant_is_not_attributed_to_the_user(
     put: Any, gateways: Gateways, http: httpx2.AsyncClient
 ) -> None:
-    """The attack: a tenant has its own words summarised, and another one's model repeats that summary."""
+    """A summary made for one tenant is not recognised when another tenant's model repeats it."""
     url = await gateways.start()
     keys = {
         tenant: await gateways.create_key(tenant, scopes=("threads",))

@@ -97,7 +97,7 @@ async def test_finds_compacted_text_and_hides_the_round_from_the_client(
     assert b"call_recall" not in conversation.response_bytes
     first = conversation.messages_sent(2)
     second = conversation.messages_sent(1)
-    assert second[: len(first)] == first, "the second round goes on from the first"
+    assert second[: len(first)] == first, "the second round continues the first"
     rounds = [normalize_usage(record.usage or {}, api=api) for record in conversation.log[-2:]]
     stated_usage = normalize_usage(reply.usage or {}, api=api) if has_usage(api, streams) else None
     if stated_usage is not None:

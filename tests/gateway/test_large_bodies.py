@@ -162,7 +162,7 @@ async def test_logs_a_call_that_fails_in_another_process(
 
 
 def test_estimating_tokens_takes_linear_time() -> None:
-    """The attack: runs that are just too short for a file were looked at from each of their characters on."""
+    """Runs that are just too short for a file are scanned in linear time."""
     with cpu_limit("estimate_body_tokens"):
         assert estimate_body_tokens((b"a" * 1_999 + b" ") * 2_000) == 1_000_000
 

@@ -35,7 +35,7 @@ async def test_stores_every_turn_under_load_and_faults(tmp_path: Path) -> None:
         )
         async with open_gateway(config) as gateway:
             sdk = Sdk()
-            talkers = [
+            clients = [
                 LoadClient(
                     number,
                     lambda: gateway.url,
@@ -46,7 +46,7 @@ async def test_stores_every_turn_under_load_and_faults(tmp_path: Path) -> None:
                 for number in range(CLIENTS)
             ]
             await asyncio.gather(
-                *(talker.send_turns(TURNS, SECONDS / TURNS, SEED) for talker in talkers)
+                *(client.send_turns(TURNS, SECONDS / TURNS, SEED) for client in clients)
             )
             await sdk.close()
             async with httpx2.AsyncClient(timeout=60) as http:
@@ -55,7 +55,7 @@ async def test_stores_every_turn_under_load_and_faults(tmp_path: Path) -> None:
         assert "everthread_in_flight 0" in metrics
         store = open_store(tmp_path / "gateway.db")
         try:
-            problems = await find_problems(store, provider.log, talkers)
+            problems = await find_problems(store, provider.log, clients)
             assert problems == {}
             assert await count_compactions(store) >= CLIENTS // 4
         finally:

@@ -68,7 +68,7 @@ def make_config(folder: Path, upstream: str) -> Config:
     )
 
 
-async def check_honest(url: str, number: int) -> None:
+async def assert_honest(url: str, number: int) -> None:
     """Another client gets its own answer, byte for byte."""
     body = json.dumps(
         {
@@ -128,7 +128,7 @@ async def test_answers_malformed_requests_and_other_clients_as_ever(
             for number, (name, request) in enumerate(HEADER_ODDITIES.items()):
                 for answer in await send(gateway.url, request):
                     assert answer.status in range(100, 500), (name, answer)
-                await check_honest(gateway.url, number)
+                await assert_honest(gateway.url, number)
             for number, (name, body) in enumerate(JSON_ODDITIES.items()):
                 for path in PATHS.values():
                     before = len(upstream.received)
@@ -144,7 +144,7 @@ async def test_answers_malformed_requests_and_other_clients_as_ever(
                             and b"/api/show" not in received.line  # asks for the window
                         ]
                         assert sent == [body], name
-                await check_honest(gateway.url, number)
+                await assert_honest(gateway.url, number)
             metrics = (await send_get(gateway.url, "/metrics")).body
     assert not [
         received.line
@@ -174,4 +174,4 @@ async def test_relays_no_malformed_answer_to_another_client(tmp_path: Path) -> N
                     assert answer.header_values.get("x-everthread-thread") != "forged", name
                     assert "access-control-allow-origin" not in answer.header_values, name
                 echo.odd = b""
-                await check_honest(gateway.url, number)
+                await assert_honest(gateway.url, number)

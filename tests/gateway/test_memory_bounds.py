@@ -34,7 +34,7 @@ def test_a_cache_keeps_the_last_used_values_within_its_bytes() -> None:
 
 
 def test_requests_with_ever_new_tools_use_little_memory() -> None:
-    """The attack: each request has two megabytes of tools that were never seen before."""
+    """Two megabytes of new tools in each request do not accumulate."""
     reader = RequestReader(SizeCache())
     origin = BodyOrigin("anthropic")
     tracemalloc.start()
@@ -55,7 +55,7 @@ def test_requests_with_ever_new_tools_use_little_memory() -> None:
                 "tools": tools,
             }
             located_body = reader.locate(origin, json.dumps(body).encode(), None)
-            reader.remember(f"{number}", reader.read_now(located_body))
+            reader.remember(f"{number}", located_body, reader.read_now(located_body))
         kept_bytes = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -63,7 +63,7 @@ def test_requests_with_ever_new_tools_use_little_memory() -> None:
 
 
 def test_a_long_session_name_is_kept_by_its_digest() -> None:
-    """The attack: sessions that are named by a megabyte, each of which stayed with its thread."""
+    """Session names of a megabyte do not stay in memory."""
     scopes = [find_scope({}, {"prompt_cache_key": "x" * 1_000_000 + end}) for end in "ab"]
     scopes.append(find_scope({"x-everthread-session": "x" * 60_000}))
     assert len(set(scopes)) == 3

@@ -211,11 +211,11 @@ async def test_a_killed_gateway_loses_neither_a_compaction_nor_its_undo(
             assert client.answer_headers["x-everthread-compactions"] == "0"
             sent = provider.log[-1].body["messages"]
             assert len(sent) == len(client.messages), "with the system's, before the answer"
-            await check_store(home / "everthread.db", thread, client.messages)
+            await assert_store(home / "everthread.db", thread, client.messages)
         assert set(statuses_of(provider)) == {200}
 
 
-async def check_store(file: Path, thread: str, messages: list[Any]) -> None:
+async def assert_store(file: Path, thread: str, messages: list[Any]) -> None:
     """Check that the store gets all messages of a client in one thread, with an undone compaction."""
     store = open_store(file)
     try:

@@ -33,7 +33,7 @@ OPENING = ["Where do we go?", "Left or right."]
 
 
 @dataclass
-class LoneGateway:
+class SoleGateway:
     """A gateway that has its store for itself, and a client whose first question is answered."""
 
     store: WatchedStore
@@ -46,9 +46,9 @@ class LoneGateway:
 
 
 @pytest.fixture
-async def lone(managers: Managers) -> LoneGateway:
+async def sole_gateway(managers: Managers) -> SoleGateway:
     store = WatchedStore(managers.store)
-    gateway = LoneGateway(
+    gateway = SoleGateway(
         store, managers.open(store=store, is_sole_writer=True), HistoryClient("anthropic")
     )
     await ask(gateway.manager, gateway.client, *OPENING)
@@ -59,29 +59,29 @@ async def lone(managers: Managers) -> LoneGateway:
     return gateway
 
 
-async def test_a_lone_gateway_stores_a_request_with_its_answer(
-    lone: LoneGateway,
+async def test_a_sole_gateway_stores_a_request_with_its_answer(
+    sole_gateway: SoleGateway,
 ) -> None:
-    turn = await lone.ask("Left.")
-    thread = (await turn.response_headers())[THREAD_HEADER]
-    assert lone.store.written == [], "the client gets its thread before that"
+    turn = await sole_gateway.ask("Left.")
+    thread = (await turn.make_response_headers())[THREAD_HEADER]
+    assert sole_gateway.store.written == [], "the client gets its thread before that"
     usage = CanonicalUsage(input_tokens=7)
     await turn.record(Outcome(200, text_reply("Done."), usage))
-    assert lone.store.written == [["user", "assistant"]]
-    stored = texts_of(await lone.store.history(thread))
+    assert sole_gateway.store.written == [["user", "assistant"]]
+    stored = texts_of(await sole_gateway.store.history(thread))
     assert stored == [*OPENING, "Left.", "Done."]
-    stored_usage = await lone.store.usage.list_usage(thread)
+    stored_usage = await sole_gateway.store.usage.list_usage(thread)
     assert stored_usage[-1].usage.input_tokens == 7
 
 
 async def test_a_stored_request_is_freed_without_a_garbage_collection(
-    lone: LoneGateway,
+    sole_gateway: SoleGateway,
 ) -> None:
-    lone.client.add_user_message("Left.")
+    sole_gateway.client.add_user_message("Left.")
     gc.collect()
     gc.disable()
     try:
-        await answer_request(lone.manager, lone.client, "Done.")
+        await answer_request(sole_gateway.manager, sole_gateway.client, "Done.")
         await asyncio.sleep(0)
         new_objects = gc.get_objects(generation=0)  # nothing was collected since
         assert not [one for one in new_objects if isinstance(one, ManagedHandler)]
@@ -89,43 +89,43 @@ async def test_a_stored_request_is_freed_without_a_garbage_collection(
         gc.enable()
 
 
-async def test_a_lone_gateway_stores_a_request_whose_answer_is_late(
-    lone: LoneGateway,
+async def test_a_sole_gateway_stores_a_request_whose_answer_is_late(
+    sole_gateway: SoleGateway,
 ) -> None:
-    turn = await lone.ask("Left.")
+    turn = await sole_gateway.ask("Left.")
     async with asyncio.timeout(60):
-        while not lone.store.written:  # noqa: ASYNC110 - set in the background
+        while not sole_gateway.store.written:  # noqa: ASYNC110 - set in the background
             await asyncio.sleep(0.01)
-    assert lone.store.written == [["user"]]
+    assert sole_gateway.store.written == [["user"]]
     await turn.record(Outcome(500))
-    history = await lone.store.history(turn.thread)
+    history = await sole_gateway.store.history(turn.thread)
     assert len(history) == 3
 
 
 async def test_a_branch_does_not_wait_for_the_answer_before_it(
-    lone: LoneGateway,
+    sole_gateway: SoleGateway,
 ) -> None:
-    other = deepcopy(lone.client)
-    first = await lone.ask("Left.")
+    other = deepcopy(sole_gateway.client)
+    first = await sole_gateway.ask("Left.")
     other.add_user_message("Left.")
     other.add_assistant_message("In another window.")
     other.add_user_message("And on.")
-    second = await prepare_request(lone.manager, other.incoming())
+    second = await prepare_request(sole_gateway.manager, other.incoming())
     await second.call.recorder.store_request()
-    assert lone.store.written == [["user"], ["assistant", "user"]]
+    assert sole_gateway.store.written == [["user"], ["assistant", "user"]]
     await first.record(Outcome(500))
     await second.record(Outcome(500))
 
 
-async def test_a_lone_gateway_stores_failed_messages_with_the_next_request(
-    lone: LoneGateway,
+async def test_a_sole_gateway_stores_failed_messages_with_the_next_request(
+    sole_gateway: SoleGateway,
 ) -> None:
-    own_store = lone.store.wrapped_store
-    lone.store.wrapped_store = FailingStore(own_store, {1})
-    await ask(lone.manager, lone.client, question="Left.", text="Done.")
-    lone.store.wrapped_store = own_store
-    sent = await ask(lone.manager, lone.client, question="Further.", text="There.")
-    stored = texts_of(await lone.store.history(thread_of(sent)))
+    own_store = sole_gateway.store.wrapped_store
+    sole_gateway.store.wrapped_store = FailingStore(own_store, {1})
+    await ask(sole_gateway.manager, sole_gateway.client, question="Left.", text="Done.")
+    sole_gateway.store.wrapped_store = own_store
+    sent = await ask(sole_gateway.manager, sole_gateway.client, question="Further.", text="There.")
+    stored = texts_of(await sole_gateway.store.history(thread_of(sent)))
     assert stored == [*OPENING, "Left.", "Done.", "Further.", "There."]
 
 
@@ -212,7 +212,9 @@ async def test_two_continuations_of_one_message_get_a_thread_each(
     assert len({thread_of(turn) for turn in turns.values()}) == 1, (
         "both expect to continue the same thread"
     )
-    threads = {text: (await turn.response_headers())[THREAD_HEADER] for text, turn in turns.items()}
+    threads = {
+        text: (await turn.make_response_headers())[THREAD_HEADER] for text, turn in turns.items()
+    }
     for manager, (text, turn) in zip(processes, turns.items(), strict=True):
         stored = texts_of(await managers.store.history(threads[text]))
         assert stored == [*OPENING, text]
@@ -229,7 +231,7 @@ async def test_names_no_thread_if_the_request_could_not_be_stored(
     client = HistoryClient("openai_chat")
     client.add_user_message("Is anybody there?")
     turn = await prepare_request(manager, client.incoming())
-    headers = await turn.response_headers()
+    headers = await turn.make_response_headers()
     assert THREAD_HEADER not in headers
     assert headers["x-everthread-compactions"] == "0"
     await turn.record(Outcome(500))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from everthread.gateway.access.authentication import Caller
-from everthread.gateway.contracts import Incoming, Limits
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import GatewayLimits, IncomingRequest
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.monitoring.log_lines import TerminalLines
 from tests.apis import CHAT_PATH
 from tests.gateway.gateway_setup import CHAT_MODEL, Gateways
@@ -51,7 +51,7 @@ def code_of(body: bytes) -> str:
     "path", [CHAT_PATH, "/v1/responses", "/v1/compact", "/v1/responses/compact"]
 )
 async def test_refuses_a_too_long_model_name_everywhere(path: str, gateways: Gateways) -> None:
-    """The attack: looking up the price of a name of many slashes took 23 seconds and blocked every client."""
+    """Looking up the price of a name with many slashes does not block other clients."""
     url = await gateways.start()
     key = (
         b"authorization",
@@ -100,7 +100,7 @@ async def test_refuses_a_too_long_model_name_in_every_mode(
 async def test_refuses_a_path_that_routes_differently_when_decoded_again(
     path: str,
 ) -> None:
-    async def make_item(_incoming: Incoming) -> tuple[dict[str, Any], int]:
+    async def make_item(_incoming: IncomingRequest) -> tuple[dict[str, Any], int]:
         return {}, 0
 
     manager = PassThroughManager()
@@ -146,14 +146,14 @@ class GoodKeys:
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         key = headers.get("x-api-key", "")
         if not key.startswith("good"):
-            raise Refused(401, "missing_api_key", "No API key.")
+            raise RequestRefused(401, "missing_api_key", "No API key.")
         return Caller(key.rpartition("-")[0], key, frozenset({"proxy"}))
 
 
 @pytest.mark.parametrize("offer", [b"", b"Connection: Upgrade\r\nUpgrade: h2c\r\n"])
 @pytest.mark.parametrize("path", [CHAT_PATH, FILES])
 async def test_does_not_accept_a_key_in_a_trailer(path: str, offer: bytes) -> None:
-    """The attack: a proxy before the gateway strips or checks headers, and never sees what follows a body."""
+    """Trailers are ignored: a proxy in front of the gateway that strips or checks headers never sees them."""
     start = (
         b"POST "
         + path.encode()
@@ -202,14 +202,16 @@ async def test_refuses_two_credentials_in_one_header() -> None:
 
 
 async def test_the_keys_of_one_tenant_share_half_of_the_capacity() -> None:
-    """The attack: two keys of one tenant took all places, and no other client was answered."""
+    """Two keys of one tenant cannot take all places."""
     done = asyncio.Event()
 
     async def slowly(request: object, writer: asyncio.StreamWriter) -> None:
         await done.wait()
         await fixed_answer(200, JSON, b"{}")(request, writer)  # type: ignore[arg-type]
 
-    async with raw_gateway(slowly, limits=Limits(concurrent=4), authenticator=GoodKeys()) as (
+    async with raw_gateway(
+        slowly, limits=GatewayLimits(concurrent=4), authenticator=GoodKeys()
+    ) as (
         url,
         upstream,
     ):

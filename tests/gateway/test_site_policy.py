@@ -35,7 +35,7 @@ APP = "https://app.example"
 
 
 async def test_refuses_requests_of_other_web_pages() -> None:
-    """The attack: a form-like POST needs no preflight, and the gateway adds the operator's key."""
+    """A form-like POST needs no preflight, but must not be sent with the operator's key."""
     async with open_raw_upstream(fixed_answer(200, OPEN, b"{}")) as upstream:
         upstreams = [Upstream("only", upstream.url, api_key="sk-operator")]
         async with open_raw_gateway(upstreams) as (url, _):

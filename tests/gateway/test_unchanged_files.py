@@ -21,7 +21,7 @@ STUBS = (
     ),
     "<system-reminder>This file is already in your context.</system-reminder>",
 )
-"""As Claude Code 2.1 says it, and said it."""
+"""The texts of current and older versions of Claude Code."""
 STUB = STUBS[0]
 
 

@@ -130,7 +130,7 @@ async def kill_worker(database: str, folder: Path) -> int:
             before = child_pids(process.pid)
             assert len(before) == 2
             sdk = Sdk()
-            talkers = [
+            clients = [
                 LoadClient(
                     number,
                     lambda: output["url"],
@@ -140,25 +140,25 @@ async def kill_worker(database: str, folder: Path) -> int:
                 )
                 for number in range(MANY)
             ]
-            await asyncio.gather(*(talker.send_turn() for talker in talkers))
+            await asyncio.gather(*(client.send_turn() for client in clients))
             answered = sum(record.status == 200 for record in provider.log)
             metrics = (await ask_anew(f"{output['url']}/metrics")).text
             assert _requests(metrics) == answered, "each worker tells the sum of all"
             assert list_fail_open_metrics(metrics) == []
             # Repeat until a kill meets an answer in the middle.
             for _ in range(3):
-                talks = [asyncio.create_task(talker.send_turn()) for talker in talkers]
+                talks = [asyncio.create_task(client.send_turn()) for client in clients]
                 expected = answered + MANY // 2
                 await until(lambda: len(provider.log) >= expected)  # noqa: B023
                 os.kill(child_pids(process.pid)[0], signal.SIGKILL)
                 await asyncio.gather(*talks)
-                if any(talker.failures for talker in talkers):
+                if any(client.failures for client in clients):
                     break
                 answered = len(provider.log)
-            assert any(talker.failures for talker in talkers)
+            assert any(client.failures for client in clients)
             await until(lambda: len(child_pids(process.pid)) == 2)
             assert set(child_pids(process.pid)) != set(before), "another takes its place"
-            await asyncio.gather(*(talker.send_turn() for talker in talkers))
+            await asyncio.gather(*(client.send_turn() for client in clients))
             await sdk.close()
             metrics = (await ask_anew(f"{output['url']}/metrics")).text
             assert _requests(metrics) >= 3 * MANY, (
@@ -170,7 +170,7 @@ async def kill_worker(database: str, folder: Path) -> int:
             problems = await find_problems(
                 store,
                 provider.log,
-                talkers,
+                clients,
                 allows_unread_answers=True,
                 max_lost_usages=2 * MANY,
             )

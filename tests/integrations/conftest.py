@@ -13,7 +13,7 @@ import pytest
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def install_fake_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Make a package importable, and return the integration that uses it."""
 
     def make(package: str, version: str, files: dict[str, str], module: str) -> ModuleType:

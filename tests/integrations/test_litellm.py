@@ -105,8 +105,8 @@ async def stream(*chunks: Any) -> AsyncIterator[Any]:
         yield chunk
 
 
-async def test_keeps_calls_inside_the_window(stand_in: Any, tmp_path: Path) -> None:
-    module = stand_in("litellm", "1.83.0", LITELLM, "litellm")
+async def test_keeps_calls_inside_the_window(install_fake_package: Any, tmp_path: Path) -> None:
+    module = install_fake_package("litellm", "1.83.0", LITELLM, "litellm")
     handler = module.EverthreadLogger(**options(tmp_path))
     proxy = Proxy(handler)
     sent = await proxy.ask("Hello.")
@@ -139,8 +139,10 @@ async def test_keeps_calls_inside_the_window(stand_in: Any, tmp_path: Path) -> N
     handler.close()
 
 
-async def test_separates_the_conversations_of_two_keys(stand_in: Any, tmp_path: Path) -> None:
-    module = stand_in("litellm", "1.83.0", LITELLM, "litellm")
+async def test_separates_the_conversations_of_two_keys(
+    install_fake_package: Any, tmp_path: Path
+) -> None:
+    module = install_fake_package("litellm", "1.83.0", LITELLM, "litellm")
     handler = module.EverthreadLogger(**options(tmp_path))
     first = Proxy(handler)
     second = Proxy(handler)
@@ -169,7 +171,7 @@ async def test_separates_the_conversations_of_two_keys(stand_in: Any, tmp_path: 
     handler.close()
 
 
-def test_rejects_a_version_without_the_hook(stand_in: Any) -> None:
+def test_rejects_a_version_without_the_hook(install_fake_package: Any) -> None:
     files = {
         **LITELLM,
         "litellm/integrations/custom_logger.py": "class CustomLogger: ...\n",
@@ -178,4 +180,4 @@ def test_rejects_a_version_without_the_hook(stand_in: Any) -> None:
         ImportError,
         match=r"litellm 1\.83\.0 has no CustomLogger\.async_pre_call_deployment_hook",
     ):
-        stand_in("litellm", "1.83.0", files, "litellm")
+        install_fake_package("litellm", "1.83.0", files, "litellm")

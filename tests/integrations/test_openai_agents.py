@@ -20,8 +20,8 @@ AGENTS = {
 }
 
 
-async def test_items_survive_the_conversion_to_messages_and_back(stand_in: Any) -> None:
-    module = stand_in("openai-agents", "0.24.0", AGENTS, "openai_agents")
+async def test_items_survive_the_conversion_to_messages_and_back(install_fake_package: Any) -> None:
+    module = install_fake_package("openai-agents", "0.24.0", AGENTS, "openai_agents")
     call = {
         "type": "function_call",
         "call_id": "call_1",
@@ -80,9 +80,9 @@ async def test_items_survive_the_conversion_to_messages_and_back(stand_in: Any) 
 
 
 async def test_a_session_stores_items_and_filters_them_for_the_model(
-    stand_in: Any, tmp_path: Path
+    install_fake_package: Any, tmp_path: Path
 ) -> None:
-    module = stand_in("openai-agents", "0.24.0", AGENTS, "openai_agents")
+    module = install_fake_package("openai-agents", "0.24.0", AGENTS, "openai_agents")
     session = module.EverthreadSession("books", **options(tmp_path))
     items: list[dict[str, Any]] = [
         {

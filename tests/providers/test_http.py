@@ -31,7 +31,6 @@ from tests.providers.http_models import (
     open_model,
     script_answer,
 )
-from tests.python_process import printed_by
 from tests.wire.recording import json_reply, recording_server, sse_reply
 
 ROOT = Path(__file__).parents[2]
@@ -311,16 +310,6 @@ async def test_sends_headers_and_the_key() -> None:
         headers[api] = provider.log[0].headers
     assert headers["openai_chat"]["x-title"] == "Everthread"
     assert headers["anthropic"]["x-api-key"] == "sk-secret-0123456789"
-
-
-def test_choosing_a_model_loads_no_sdk() -> None:
-    """`import everthread` and `everthread --help` stay quick."""
-    program = (
-        "import sys, everthread, everthread.providers.model_choice, everthread.providers.resilience\n"
-        "import everthread.providers.catalog, everthread.providers.resilience\n"
-        "print({'openai', 'anthropic', 'httpx2', 'xllamacpp', 'genai_prices'} & sys.modules.keys())"
-    )
-    assert printed_by(program) == "set()"
 
 
 async def test_sends_the_model_name_of_the_request() -> None:

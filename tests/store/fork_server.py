@@ -89,18 +89,18 @@ def serve(questions: IO[str]) -> None:
         else:
             answer = os.fork()
             if answer == 0:
-                become(question["role"], question["arguments"])
+                run_child(question["role"], question["arguments"])
         print(answer, flush=True)
 
 
-def become(role: str, arguments: dict[str, Any]) -> None:
+def run_child(role: str, arguments: dict[str, Any]) -> None:
     """Run as the child; never return."""
     code = 1
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         os.dup2(2, 1)
-        ROLES[role](**arguments)
+        TASKS[role](**arguments)
         code = 0
     except BaseException as error:
         print(
@@ -113,7 +113,7 @@ def become(role: str, arguments: dict[str, Any]) -> None:
         os._exit(code)
 
 
-ROLES: dict[str, Any] = {
+TASKS: dict[str, Any] = {
     "talk": talk,
     "migrate": migrate,
     "migrate_and_die": migrate_and_die,

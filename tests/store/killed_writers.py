@@ -27,7 +27,7 @@ def kill_talkers(url: str, folder: Path, kills: int) -> int:
     """
     confirmed_count = 0
     chance = random.Random(kills)  # noqa: S311 - chance, not secrecy
-    with ForkServer() as nursery:
+    with ForkServer() as fork_server:
         for number in range(0, kills, 10):
             threads = asyncio.run(new_threads(url, 2))
             logs: list[Path] = []
@@ -35,7 +35,7 @@ def kill_talkers(url: str, folder: Path, kills: int) -> int:
             for seed in range(number, min(number + 10, kills)):
                 logs.append(folder / f"{seed}.log")
                 talking.append(
-                    nursery.start(
+                    fork_server.start(
                         "talk",
                         url=url,
                         log=str(logs[-1]),
@@ -47,8 +47,8 @@ def kill_talkers(url: str, folder: Path, kills: int) -> int:
                     wait_for_new_messages(logs[-1:])
                 time.sleep(chance.uniform(0, 0.06))
                 if len(talking) == 2:
-                    nursery.kill(talking.pop(0))
-            nursery.kill(talking.pop())
+                    fork_server.kill(talking.pop(0))
+            fork_server.kill(talking.pop())
             confirmed_count += asyncio.run(verify(url, threads, logs))
     return confirmed_count
 
@@ -123,9 +123,9 @@ def crash_server(server: Server, folder: Path, crashes: int) -> int:
     chance = random.Random(crashes)  # noqa: S311 - chance, not secrecy
     threads = asyncio.run(new_threads(url, 3))
     logs = [folder / f"{seed}.log" for seed in range(2)]
-    with ForkServer() as nursery:
+    with ForkServer() as fork_server:
         for seed, log in enumerate(logs):
-            nursery.start(
+            fork_server.start(
                 "talk",
                 url=url,
                 log=str(log),
@@ -158,9 +158,9 @@ def share_threads(url: str, folder: Path, *, processes: int, amount: int) -> int
     """Let many processes append to the same threads, with compactions and undos; return the number of messages."""
     threads = asyncio.run(new_threads(url, 3))
     logs = [folder / f"{seed}.log" for seed in range(processes)]
-    with ForkServer() as nursery:
+    with ForkServer() as fork_server:
         children = [
-            nursery.start(
+            fork_server.start(
                 "talk",
                 url=url,
                 log=str(log),
@@ -171,7 +171,7 @@ def share_threads(url: str, folder: Path, *, processes: int, amount: int) -> int
             )
             for seed, log in enumerate(logs)
         ]
-        assert [nursery.wait(child) for child in children] == [0] * processes
+        assert [fork_server.wait(child) for child in children] == [0] * processes
     requested, confirmed = read_logs(logs)
     assert requested == confirmed
     return asyncio.run(verify(url, threads, logs))

@@ -56,6 +56,8 @@ async def test_call_is_recorded_unchanged(store: Store, clock: SteppedClock) -> 
         id=stored.id,
         thread=thread,
         created=clock.now,
+        tenant=stored.tenant,
+        client=stored.client,
     )
     assert stored.usage.raw == raw
     assert stored.usage.cache_write_1h_tokens == 4

@@ -69,9 +69,11 @@ async def test_a_migration_that_is_killed_is_done_by_the_next(
     kind: str, point: str, new_url: Callable[..., str]
 ) -> None:
     url = new_url(kind, empty=True)
-    with ForkServer() as nursery:
+    with ForkServer() as fork_server:
         assert (
-            nursery.wait(nursery.start("migrate_and_die", url=url, statements=points(kind)[point]))
+            fork_server.wait(
+                fork_server.start("migrate_and_die", url=url, statements=points(kind)[point])
+            )
             == -9
         )
     store = open_later(url)
@@ -103,11 +105,11 @@ async def test_a_later_version_brings_the_store_up_to_date_and_an_older_one_refu
 
 
 async def test_several_processes_migrate_at_once(kind: str, new_url: Callable[..., str]) -> None:
-    with ForkServer() as nursery:
+    with ForkServer() as fork_server:
         for _ in range(2):
             url = new_url(kind, empty=True)
-            children = [nursery.start("migrate", url=url) for _ in range(5)]
-            assert [nursery.wait(child) for child in children] == [0] * 5
+            children = [fork_server.start("migrate", url=url) for _ in range(5)]
+            assert [fork_server.wait(child) for child in children] == [0] * 5
             store = open_at(url)
             health = await store.check()
             assert health.schema == latest_of(store)

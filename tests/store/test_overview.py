@@ -65,8 +65,8 @@ async def test_thread_figures_sum_calls_and_compactions(store: Store, clock: Ste
             last_prompt_tokens=7,
         ),
     }
-    calls = await store.overview.list_calls([one])
-    assert [(call.model, call.task, call.prompt, call.tenant) for call in calls] == [
+    calls = await store.usage.list_usage(one)
+    assert [(call.model, call.task, call.usage.prompt_tokens, call.tenant) for call in calls] == [
         ("m1", "main", 155, "a"),
         ("m2", "auxiliary", 10, "a"),
     ]

@@ -153,7 +153,7 @@ async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
     twig = await store.branch(branch.id, (await store.messages(branch.id))[1].id)
     shared = {*numbered_texts(1, 3, "needle "), citation}
 
-    async def check_branches() -> None:
+    async def assert_branches() -> None:
         await assert_bounds_find(
             store,
             "needle",
@@ -165,11 +165,11 @@ async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
 
     of_trunk = {*shared, "needle of the trunk"}
     await assert_finds(store, {"needle": of_trunk}, thread=thread)
-    await check_branches()
+    await assert_branches()
     texts = await search_texts(store, "needle")
     assert len(texts) == 6
     await store.delete_thread(thread)
-    await check_branches()
+    await assert_branches()
     hits = await search(store, "needle")
     assert {hit.thread for hit in hits} <= {branch.id, twig.id}
 

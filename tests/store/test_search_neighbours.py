@@ -126,7 +126,7 @@ async def test_neighbour_that_the_passage_includes_is_left_out(store: Store) -> 
     thread = await new_thread(store, "ok", shown, "fine")
     message = (await store.messages(thread))[1].id
     [(before, after)] = await store.neighbours([(message, shown)])
-    assert str(before) == "user: ok", "a word of the message is no neighbour"
+    assert str(before) == "user: ok", "words of the message itself are not neighbours"
     assert str(after) == "user: fine"
     [(_, after)] = await store.neighbours([(message, f"{shown}\n→ fine")])
     assert after is None

@@ -254,14 +254,14 @@ def test_reports_a_folder_that_cannot_be_written(open_folder: Path, tmp_path: Pa
     log.touch()
     log.chmod(0o666)
     open_folder.chmod(0o555)
-    with ForkServer() as nursery:
-        child = nursery.start(
+    with ForkServer() as fork_server:
+        child = fork_server.start(
             "write_as_nobody",
             url=f"sqlite:///{open_folder}/store.db",
             log=str(log),
             session=None,
         )
-        assert nursery.wait(child) == 0
+        assert fork_server.wait(child) == 0
     assert outcome(log)["error"] == "StoreReadOnlyError"
     assert "store.db" in outcome(log)["text"]
 
@@ -277,14 +277,14 @@ async def test_reports_a_file_that_cannot_be_written(open_folder: Path) -> None:
     path.chmod(0o444)
     open_folder.chmod(0o555)
     before = path.read_bytes()
-    with ForkServer() as nursery:
-        child = nursery.start(
+    with ForkServer() as fork_server:
+        child = fork_server.start(
             "write_as_nobody",
             url=f"sqlite:///{path}",
             log=str(log),
             session=thread,
         )
-        assert nursery.wait(child) == 0
+        assert fork_server.wait(child) == 0
     assert outcome(log)["error"] == "StoreReadOnlyError"
     assert path.read_bytes() == before
     open_folder.chmod(0o755)
@@ -298,8 +298,8 @@ async def test_reports_a_file_that_cannot_be_written(open_folder: Path) -> None:
 
 
 def fill(url: str, log: Path, **how: Any) -> dict[str, Any]:
-    with ForkServer() as nursery:
-        assert nursery.wait(nursery.start("fill", url=url, log=str(log), **how)) == 0
+    with ForkServer() as fork_server:
+        assert fork_server.wait(fork_server.start("fill", url=url, log=str(log), **how)) == 0
     return outcome(log)
 
 
@@ -318,17 +318,17 @@ def test_full_disk_loses_nothing(tmp_path: Path) -> None:
     finally:
         subprocess.run(["umount", str(disk)], check=True)
     assert found["errors"] == ["StoreFullError"] * len(found["errors"])
-    check_nothing_is_lost(found)
+    assert_nothing_is_lost(found)
 
 
 def test_file_size_limit_loses_nothing(tmp_path: Path) -> None:
     found = fill(f"sqlite:///{tmp_path}/store.db", tmp_path / "log", limit=1_500_000)
     assert set(found["errors"]) <= {"StoreFullError", "StoreError"}
-    check_nothing_is_lost(found)
+    assert_nothing_is_lost(found)
 
 
-def check_nothing_is_lost(found: dict[str, Any]) -> None:
-    assert len(found["errors"]) >= 8, "many at once were told"
+def assert_nothing_is_lost(found: dict[str, Any]) -> None:
+    assert len(found["errors"]) >= 8, "many concurrent writers saw the error"
     assert found["problems"] == []
     assert len(found["confirmed"]) > 10
     assert set(found["confirmed"]) <= set(found["stored"])

@@ -75,7 +75,7 @@ async def test_messages_count_once_through_compactions_and_undos(
     assert counts(row) == (5, 15, 1)
     assert row.tip.id == tip
     assert row.first.id == thread
-    assert row.last_active == start, "a compaction is no use of a thread"
+    assert row.last_active == start, "a compaction does not count as activity"
     await store.append(thread, messages_of_tokens(16))
     await compact_session(store, tip, late=messages_of_tokens(32))
     assert counts(await row_of(store, thread)) == (7, 63, 2)

@@ -40,11 +40,11 @@ KILLS = 25
 
 
 async def talk_until(
-    is_over: Callable[[], bool], talker: LoadClient, chance: random.Random
+    is_over: Callable[[], bool], client: LoadClient, chance: random.Random
 ) -> None:
     while not is_over():
         await asyncio.sleep(chance.uniform(0, 1))
-        await talker.send_turn()
+        await client.send_turn()
 
 
 def in_seconds(seconds: float) -> Callable[[], bool]:
@@ -72,18 +72,18 @@ async def test_two_minutes_of_faults(tmp_path: Path) -> None:
         url = await fleet.start()
         served = fleet.processes[0][0].pid
         sdk = Sdk()
-        talkers = [
+        clients = [
             LoadClient(number, lambda: url, sdk, stream=number // 3 % 2 == 1, words=20)
             for number in range(64)
         ]
         sizes: list[int] = []
         for _ in range(4):
             chances = [
-                random.Random(f"{SEED} {talker.number} {len(sizes)}")  # noqa: S311
-                for talker in talkers
+                random.Random(f"{SEED} {client.number} {len(sizes)}")  # noqa: S311
+                for client in clients
             ]
             await asyncio.gather(
-                *(talk_until(in_seconds(30), *pair) for pair in zip(talkers, chances, strict=True))
+                *(talk_until(in_seconds(30), *pair) for pair in zip(clients, chances, strict=True))
             )
             sizes.append(memory(served))
         await sdk.close()
@@ -92,11 +92,11 @@ async def test_two_minutes_of_faults(tmp_path: Path) -> None:
         await fleet.close()
         store = open_store(home / "everthread.db")
         try:
-            assert await find_problems(store, provider.log, talkers) == {}
+            assert await find_problems(store, provider.log, clients) == {}
             made = await count_compactions(store)
         finally:
             await store.close()
-        turns = sum(len(talker.history) // 2 for talker in talkers)
+        turns = sum(len(client.history) // 2 for client in clients)
         print(
             f"64 clients: {turns} turns, {len(provider.log)} requests, {made} compactions, memory {sizes} MB"
         )
@@ -121,9 +121,9 @@ class SlowModel:
         return Fault("slow", reply=self._numbered(request), seconds=0.03)
 
 
-def different_rewrites(log: Sequence[RequestRecord], talkers: Sequence[LoadClient]) -> list[Any]:
+def different_rewrites(log: Sequence[RequestRecord], clients: Sequence[LoadClient]) -> list[Any]:
     """Return the beginnings for which not every process sent the same bytes."""
-    known = {message["content"] for talker in talkers for message in talker.history}
+    known = {message["content"] for client in clients for message in client.history}
     sent: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for record in log:
         if record.request is None or record.model == WRITER:
@@ -158,7 +158,7 @@ async def test_killed_gateways_lose_nothing(new_url: Callable[..., str], tmp_pat
         sdk = Sdk()
         await asyncio.gather(*(fleet.start() for _ in range(3)))
         chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
-        talkers = [
+        clients = [
             LoadClient(
                 number,
                 lambda: chance.choice(fleet.processes)[1],
@@ -174,7 +174,7 @@ async def test_killed_gateways_lose_nothing(new_url: Callable[..., str], tmp_pat
             """Return whether enough has happened, however long it took: on a busy machine a process starts slowly."""
             return kills >= KILLS and all(count_broken_answers(provider.log))
 
-        talks = [asyncio.create_task(talk_until(is_over, talker, chance)) for talker in talkers]
+        talks = [asyncio.create_task(talk_until(is_over, client, chance)) for client in clients]
         while not all(talk.done() for talk in talks):
             await asyncio.sleep(chance.uniform(0.5, 2))
             await fleet.kill(chance)
@@ -189,19 +189,19 @@ async def test_killed_gateways_lose_nothing(new_url: Callable[..., str], tmp_pat
             wrong = await find_problems(
                 store,
                 main,
-                talkers,
+                clients,
                 allows_unread_answers=True,
-                max_lost_usages=kills * len(talkers),
+                max_lost_usages=kills * len(clients),
             )
             made = await count_compactions(store)
         finally:
             await store.close()
         print(
             f"{kills} kills met {answers} answers and {summaries} summaries in the middle; {len(main)} requests, "
-            f"{sum(len(talker.history) for talker in talkers) // 2} turns, {made} compactions"
+            f"{sum(len(client.history) for client in clients) // 2} turns, {made} compactions"
         )
         assert wrong == {}
-        assert different_rewrites(main, talkers) == []
+        assert different_rewrites(main, clients) == []
 
 
 async def test_killed_worker_on_either_database(

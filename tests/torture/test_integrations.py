@@ -32,7 +32,7 @@ FACT = "7731-KESTREL"
 FILLER = "the ledger of the northern branch was settled and every entry was compared twice with its receipt. "
 SYSTEM = "You keep the books of the northern branch. Answer briefly, and never guess a number."
 PAGE = "Entry {entry} is settled; " + FILLER * 12
-SAYS = [
+USER_TEXTS = [
     f"Hello. The code of the vault is {FACT}; remember it.",
     *(f"Entry {number}: {FILLER * 8}" for number in range(TURNS)),
     "What is the code of the vault?",
@@ -117,7 +117,7 @@ async def run_framework(
         "model": MODEL,
         "system": SYSTEM,
         "page": PAGE,
-        "says": SAYS,
+        "texts": USER_TEXTS,
         "managed": True,
         "store": str(folder / "books.db"),
         "window": WINDOW,
@@ -135,8 +135,8 @@ def open_provider() -> Provider:
 async def test_agent_without_integration_is_refused(framework: str, tmp_path: Path) -> None:
     async with open_provider() as provider:
         found = await run_framework(framework, tmp_path, provider, managed=False)
-    assert found["refused"]
-    assert len(found["heard"]) < len(SAYS)
+    assert found["error_text"]
+    assert len(found["answers"]) < len(USER_TEXTS)
     assert provider.log[-1].status == 400
 
 
@@ -145,9 +145,9 @@ async def test_agent_with_integration_is_never_refused(framework: str, tmp_path:
     async with open_provider() as provider:
         found = await run_framework(framework, tmp_path, provider)
     assert [(record.status, record.error) for record in provider.log if record.status != 200] == []
-    assert found["refused"] == ""
-    assert len(found["heard"]) == len(SAYS)
-    assert FACT in found["heard"][-1]
+    assert found["error_text"] == ""
+    assert len(found["answers"]) == len(USER_TEXTS)
+    assert FACT in found["answers"][-1]
     calls = [
         text
         for record in provider.log
@@ -157,9 +157,9 @@ async def test_agent_with_integration_is_never_refused(framework: str, tmp_path:
     # Else what the question is about is shown again before the call.
     if found.get("recall", True):
         assert sum(map(is_recalled, calls)) == 1
-    assert found["kept"] >= 4 * TURNS, "the framework's own history is whole"
-    assert found["pieces"] > len(SAYS) // 3, "what is streamed comes in pieces"
-    assert "compaction_done" in found["told"], "the framework is told of compactions"
+    assert found["kept_count"] >= 4 * TURNS, "the framework's own history is whole"
+    assert found["piece_count"] > len(USER_TEXTS) // 3, "what is streamed comes in pieces"
+    assert "compaction_done" in found["events"], "the framework reports compactions"
     store = open_store(tmp_path / "books.db")
     try:
         (thread,) = await store.list_threads()
@@ -184,8 +184,8 @@ async def test_recovery_from_a_refusal(framework: str, tmp_path: Path) -> None:
     """The configured window is ten times too large: it is learnt from the first refusal."""
     async with open_provider() as provider:
         found = await run_framework(framework, tmp_path, provider, window=10 * WINDOW)
-    assert found["refused"] == ""
-    assert FACT in found["heard"][-1]
+    assert found["error_text"] == ""
+    assert FACT in found["answers"][-1]
     assert [record.status for record in provider.log if record.status != 200] == [400]
 
 

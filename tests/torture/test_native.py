@@ -62,7 +62,7 @@ async def hold_conversation(
     return Counter(states)
 
 
-async def check_threads(store: Store, provider: Provider, threads: list[str]) -> None:
+async def assert_threads(store: Store, provider: Provider, threads: list[str]) -> None:
     asked = Counter(
         text_of(
             next(
@@ -133,7 +133,7 @@ async def test_killed_gateways_lose_nothing(
         await fleet.close()
         store = open_store(url)
         try:
-            await check_threads(store, provider, threads)
+            await assert_threads(store, provider, threads)
         finally:
             await store.close()
         assert counts["answered"] + counts["interrupted"] == THREADS * MESSAGES

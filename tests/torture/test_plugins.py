@@ -146,7 +146,7 @@ async def test_pi_compacts_shortens_and_recalls_with_the_plugin_alone(
             pi = Pi(process)
             await pi.ask({"type": "prompt", "message": f"{RULE} {SECRET}"}, "agent_end")
             await pi.ask({"type": "prompt", "message": "Build it."}, "agent_end")
-            check_shortened(provider)
+            assert_shortened(provider)
             for compaction in range(2):
                 for turn in range(4):
                     text = f"Ledger {compaction}-{turn}: {text_of_tokens(1_200, f'ledger {turn}')}"
@@ -180,7 +180,7 @@ def opencode_model(request: ModelRequest) -> str | ModelReply:
     return bookkeeper(request)
 
 
-def check_shortened(provider: Provider) -> None:
+def assert_shortened(provider: Provider) -> None:
     """Check that the build's result is a preview with its end."""
     shortened = json.dumps(provider.log[-1].body)
     assert "kept outside the conversation" in shortened
@@ -237,7 +237,7 @@ async def test_opencode_with_the_plugin_alone(tmp_path: Path) -> None:
 
                 await say(RULE)
                 await say("Build it.")
-                check_shortened(provider)
+                assert_shortened(provider)
                 for compaction in range(2):
                     for turn in range(12):
                         await say(
@@ -348,7 +348,7 @@ async def test_claude_code_with_the_plugin_alone(tmp_path: Path) -> None:
         await run("plugin", "install", "everthread@everthread")
         await say(f"{RULE} {SECRET}")
         await say("Build it.", "--continue")
-        check_shortened(provider)
+        assert_shortened(provider)
         for turn in range(2):
             await say(f"Ledger {turn}: {text_of_tokens(1_200, f'ledger {turn}')}", "--continue")
         await say("/compact", "--continue")

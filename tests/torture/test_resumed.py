@@ -33,16 +33,16 @@ def test_a_session_stays_one_conversation(name: str, tmp_path: Path) -> None:
     for step in steps.values():
         assert step["code"] == 0, step["errors"]
         assert step["refused"] == []
-    check_window_is_learnt_once(steps)
+    assert_window_is_learnt_once(steps)
     [main] = steps["task"]["threads"]
     assert main["calls"] > program.rounds
     assert main["compactions"] >= 3
     for step_name in ("again", "renewed"):
-        check_nothing_changed(steps[step_name], main, program)
+        assert_nothing_changed(steps[step_name], main, program)
     compacted = main
     for step_name in ("mcp", "serve"):
         if step_name in steps:
-            compacted = check_thread_continues(steps[step_name], compacted, program)
+            compacted = assert_thread_continues(steps[step_name], compacted, program)
     if "mcp" in steps:
         assert not any(steps["mcp"]["offers_recall"]), "our MCP server replaces it"
     assert all(steps["serve"]["offers_recall"]), "our MCP server is detached again"
@@ -51,29 +51,29 @@ def test_a_session_stays_one_conversation(name: str, tmp_path: Path) -> None:
     assert FACT in steps["question"]["said"]
     assert found["answered_by_recall"]
     if "compact" in steps:
-        check_compacted_conversation_continues(steps, main)
+        assert_compacted_conversation_continues(steps, main)
     else:
-        check_thread_continues(steps["question"], compacted, program)
+        assert_thread_continues(steps["question"], compacted, program)
     if "other" in steps:
-        check_other_session_is_apart(steps, main)
+        assert_other_session_is_apart(steps, main)
 
 
-def check_window_is_learnt_once(steps: dict[str, Any]) -> None:
+def assert_window_is_learnt_once(steps: dict[str, Any]) -> None:
     """Check that only the first process was refused by the provider, and once."""
     first, *others = steps.values()
     assert len(first["refused_upstream"]) == 1
     assert [step["refused_upstream"] for step in others] == [[]] * len(others)
 
 
-def check_nothing_changed(step: dict[str, Any], main: dict[str, Any], program: Program) -> None:
+def assert_nothing_changed(step: dict[str, Any], main: dict[str, Any], program: Program) -> None:
     """Check that a step continued the thread with the same compacted history."""
-    thread = check_thread_continues(step, main, program)
+    thread = assert_thread_continues(step, main, program)
     assert thread["compactions"] == main["compactions"]
     count, shared = step["repeated"]
     assert shared > count - program.changing_messages
 
 
-def check_thread_continues(
+def assert_thread_continues(
     step: dict[str, Any], before: dict[str, Any], program: Program
 ) -> dict[str, Any]:
     """Check that a step continued the thread after its compactions; return the thread.
@@ -90,7 +90,7 @@ def check_thread_continues(
     return found
 
 
-def check_compacted_conversation_continues(steps: dict[str, Any], main: dict[str, Any]) -> None:
+def assert_compacted_conversation_continues(steps: dict[str, Any], main: dict[str, Any]) -> None:
     """Check that the client's own compaction is a continuation, not a conversation of its own."""
     assert steps["compact"]["compacted"] == []
     [continued] = [
@@ -102,7 +102,7 @@ def check_compacted_conversation_continues(steps: dict[str, Any], main: dict[str
     assert main["id"] in continued["family"]
 
 
-def check_other_session_is_apart(steps: dict[str, Any], main: dict[str, Any]) -> None:
+def assert_other_session_is_apart(steps: dict[str, Any], main: dict[str, Any]) -> None:
     """Check that another session id is another conversation, though its words are the same."""
     known = {thread["id"] for thread in steps["question"]["threads"]}
     [other] = [thread for thread in steps["other"]["threads"] if thread["id"] not in known]

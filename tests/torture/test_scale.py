@@ -66,10 +66,10 @@ def write_config(home: Path, database: str, provider: str) -> None:
     )
 
 
-async def talk_until(end: float, talker: LoadClient, chance: random.Random) -> None:
+async def talk_until(end: float, client: LoadClient, chance: random.Random) -> None:
     while time.monotonic() < end:
         await asyncio.sleep(chance.uniform(0, 0.5))
-        await talker.send_turn()
+        await client.send_turn()
 
 
 def _is_of_an_outage(problem: str) -> bool:
@@ -92,7 +92,7 @@ async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> No
         fleet = Fleet(home)
         sdk = Sdk(key=token)
         await asyncio.gather(*(fleet.start() for _ in range(GATEWAYS)))
-        talkers = [
+        clients = [
             LoadClient(
                 number,
                 lambda: chance.choice(fleet.processes)[1],
@@ -103,7 +103,7 @@ async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> No
             for number in range(CLIENTS)
         ]
         end = time.monotonic() + SECONDS
-        talks = [asyncio.create_task(talk_until(end, talker, chance)) for talker in talkers]
+        talks = [asyncio.create_task(talk_until(end, client, chance)) for client in clients]
         kills = restarts = 0
         while not all(talk.done() for talk in talks):
             await asyncio.sleep(chance.uniform(0.5, 3))
@@ -115,17 +115,17 @@ async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> No
                 await fleet.kill(chance)
                 kills += 1
         await asyncio.gather(*talks)
-        for talker in talkers:
-            await talker.send_turn()
-            talker.unexpected_errors = [
-                problem for problem in talker.unexpected_errors if not _is_of_an_outage(problem)
+        for client in clients:
+            await client.send_turn()
+            client.unexpected_errors = [
+                problem for problem in client.unexpected_errors if not _is_of_an_outage(problem)
             ]
         await fleet.close()
         await sdk.close()
         try:
             lost = (kills + restarts) * CLIENTS
             wrong = await find_problems(
-                store, provider.log, talkers, allows_unread_answers=True, max_lost_usages=lost
+                store, provider.log, clients, allows_unread_answers=True, max_lost_usages=lost
             )
             wrong["wrong requests"] = [
                 one for one in wrong.pop("wrong requests", []) if not _is_of_an_outage(one[1])
@@ -138,8 +138,8 @@ async def test_ten_gateways_with_kills(own_server: Server, tmp_path: Path) -> No
             ]
         finally:
             await store.close()
-    turns = sum(len(talker.history) // 2 for talker in talkers)
-    failures = sum((talker.failures for talker in talkers), Counter[str]())
+    turns = sum(len(client.history) // 2 for client in clients)
+    failures = sum((client.failures for client in clients), Counter[str]())
     print(
         f"{GATEWAYS} gateways, {kills} kills, {restarts} restarts of the database; {turns} turns, {made} compactions, "
         f"{used.requests} requests counted for the key, {len(provider.log)} made; failures {dict(failures)}"

@@ -62,16 +62,16 @@ def count_faults(stored: Sequence[History], wanted: History) -> Counter[str]:
     return +faults
 
 
-async def count_all_faults(store: Store, talkers: Sequence[LoadClient]) -> dict[str, int]:
+async def count_all_faults(store: Store, clients: Sequence[LoadClient]) -> dict[str, int]:
     """Count all faults by kind. After a kill, an answer that never reached its client may end a separate thread."""
     by_client: dict[str, list[History]] = {}
     for history in (await load_histories(store)).values():
         by_client.setdefault(MARK.findall(history[0][1])[-1], []).append(history)
     faults: Counter[str] = Counter()
-    for talker in talkers:
-        wanted = [(message["role"], message["content"]) for message in talker.history]
-        stored = by_client.get(f"[c{talker.number}-0]", [])
-        if talker.failures:
+    for client in clients:
+        wanted = [(message["role"], message["content"]) for message in client.history]
+        stored = by_client.get(f"[c{client.number}-0]", [])
+        if client.failures:
             stored = [
                 history
                 for history in stored
@@ -97,16 +97,16 @@ async def run_load(database: str, folder: Path, gateways: int, kills: int = 0) -
         fleet = Fleet(home)
         sdk = Sdk()
         await asyncio.gather(*(fleet.start() for _ in range(gateways)))
-        talkers = [
+        clients = [
             LoadClient(number, round_robin(fleet), sdk, stream=number % 2 == 1, words=8)
             for number in range(CLIENTS)
         ]
         async with busy_machine():
-            talks = [asyncio.create_task(talker.send_turns(TURNS, 0.0, SEED)) for talker in talkers]
+            talks = [asyncio.create_task(client.send_turns(TURNS, 0.0, SEED)) for client in clients]
             chance = random.Random(SEED)  # noqa: S311 - chance, not secrecy
             for kill in range(kills):
                 due = CLIENTS * TURNS * (kill + 1) // (kills + 1)
-                while sum(len(talker.history) for talker in talkers) // 2 < due:  # noqa: ASYNC110
+                while sum(len(client.history) for client in clients) // 2 < due:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
                 await fleet.kill(chance)
             await asyncio.gather(*talks)
@@ -114,13 +114,13 @@ async def run_load(database: str, folder: Path, gateways: int, kills: int = 0) -
         await sdk.close()
     store = open_store(database)
     try:
-        faults = await count_all_faults(store, talkers)
+        faults = await count_all_faults(store, clients)
         checked = (await store.check()).problems
         made = await count_compactions(store)
     finally:
         await store.close()
-    failed = sum(sum(talker.failures.values()) for talker in talkers)
-    messages = sum(len(talker.history) for talker in talkers)
+    failed = sum(sum(client.failures.values()) for client in clients)
+    messages = sum(len(client.history) for client in clients)
     print(
         f"{gateways} gateways, {kills} kills: {messages} messages, {failed} attempts failed, {made} compactions"
     )

@@ -54,7 +54,7 @@ def rounds(api: Api, count: int, size: int = 1_500, start: int = 0) -> list[Any]
     return made
 
 
-def check_anthropic(wire: list[Any]) -> None:
+def assert_anthropic(wire: list[Any]) -> None:
     """Check what Anthropic refuses: calls without results, and system messages in other places than after a user's."""
     waiting: set[str] = set()
     for index, message in enumerate(wire):

@@ -39,7 +39,7 @@ def load_golden(name: str) -> Any:
     return json.loads((GOLDEN / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def check_golden(name: str, captured: Any) -> Any:
+def assert_golden(name: str, captured: Any) -> Any:
     """Compare a captured payload with the one on file, and return it. `EVERTHREAD_GOLDEN=write` replaces the file."""
     if os.environ.get("EVERTHREAD_GOLDEN") == "write":
         (GOLDEN / f"{name}.json").write_text(

@@ -21,7 +21,7 @@ from tests.chat_messages import (
     text_part,
     user_message,
 )
-from tests.wire.official_sdks import anthropic_client, check_golden, load_golden
+from tests.wire.official_sdks import anthropic_client, assert_golden, load_golden
 from tests.wire.recording import Recorded, json_reply, sse_reply
 
 MODEL = "claude-of-the-test"
@@ -138,7 +138,7 @@ class Verdict(BaseModel):
 
 def verbatim(name: str, request: Recorded) -> Any:
     """Check that a request is the one on file and survives decoding and encoding; return it decoded."""
-    captured = check_golden(name, request.body)
+    captured = assert_golden(name, request.body)
     decoded = anthropic.decode_request(captured)
     assert anthropic.encode_request(decoded) == captured
     return decoded

@@ -21,7 +21,7 @@ from tests.chat_messages import (
     result_message,
     user_message,
 )
-from tests.wire.official_sdks import check_golden, load_golden, openai_client
+from tests.wire.official_sdks import assert_golden, load_golden, openai_client
 from tests.wire.openai_bodies import (
     CALL,
     MESSAGE,
@@ -131,16 +131,16 @@ REQUESTS: dict[str, Callable[[], Any]] = {
 }
 
 
-def check_request(name: str, captured: Any) -> None:
+def assert_request(name: str, captured: Any) -> None:
     """Check that a request is the one on file, and that it survives decoding and encoding."""
-    body = check_golden(name, captured)
+    body = assert_golden(name, captured)
     codec: Any = openai_chat if name.startswith("openai_chat") else openai_responses
     assert codec.encode_request(codec.decode_request(body)) == body
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_restores_requests_verbatim(name: str) -> None:
-    check_request(name, REQUESTS[name]())
+    assert_request(name, REQUESTS[name]())
 
 
 def make_reply(*calls: Any) -> ModelReply:
@@ -203,7 +203,7 @@ def test_reads_a_chat_stream() -> None:
     ):
         kinds = [event.type for event in stream]
         final = stream.get_final_completion()
-    check_request("openai_chat_stream_helper", server.requests[0].body)
+    assert_request("openai_chat_stream_helper", server.requests[0].body)
     assert kinds.count("tool_calls.function.arguments.done") == 2
     [choice] = final.choices
     assert (choice.message.content, choice.finish_reason) == (
@@ -225,7 +225,7 @@ def test_reads_a_responses_stream() -> None:
     ):
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
-    check_request("openai_responses_stream_helper", server.requests[0].body)
+    assert_request("openai_responses_stream_helper", server.requests[0].body)
     assert kinds.count("response.function_call_arguments.done") == 2
     assert (final.output_text, final.status) == ("Let me see.", "completed")
     assert [item.type for item in final.output] == [
@@ -267,7 +267,7 @@ def test_chat_chunks_of_the_sdk_add_up_to_a_reply_that_it_reads() -> None:
             stream_options={"include_usage": True},
         ):
             decoder.feed(event.to_dict())
-    check_request("openai_chat_stream", server.requests[0].body)
+    assert_request("openai_chat_stream", server.requests[0].body)
     reply = decoder.reply()
     assert reply.message == {
         **calls_message(function_call("a", "f", '{"x": 1}'), text="Let me see."),
@@ -287,5 +287,5 @@ def test_responses_events_of_the_sdk_add_up_to_the_reply() -> None:
     with openai_client(sse_reply(events)) as (client, server):
         for event in client.responses.create(model="gpt-5", input="hi", stream=True):
             decoder.feed(event.to_dict())
-    check_request("openai_responses_stream", server.requests[0].body)
+    assert_request("openai_responses_stream", server.requests[0].body)
     assert decoder.reply() == reply

@@ -179,7 +179,7 @@ class TestFinding:
             {"tool cranes"},
             set(),
         ]
-        assert "gAAA" in parts[3].content, "two compactions are told apart by their content"
+        assert "gAAA" in parts[3].content, "the content distinguishes two compactions"
 
     def test_client_search_is_not_permanent_by_itself(self) -> None:
         search = {

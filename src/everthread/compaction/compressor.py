@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.history.open_requests import render_task
@@ -50,13 +49,6 @@ _FRAME_TOKENS = 36
 """Tokens of a summary message for the headings of the user's words and names, the last line and the margins."""
 _EMPTY_SECTION_TOKENS = 4
 """Estimated tokens of the heading and the placeholder of an empty section."""
-_MAX_TOKENS_PER_BYTE = 2
-_MAX_HEADING_TOKENS = 8
-"""Estimated tokens of the marks and line ends around a section, at most."""
-_QUOTE_MARGIN_DIVISOR = 20
-"""All of the user's words are known to fit if a twentieth of their tokens and `_QUOTES_NOTE_TOKENS` are left over."""
-_QUOTES_NOTE_TOKENS = 60
-"""Tokens for the note about numbers that are not shown, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,32 +239,18 @@ def _fit_user_words(
     The sections are shortened if they would push out the user's words. `other_tokens`: tokens of the summary message
     besides its marker, these sections and the user's words.
     """
-    cut_plan = summary_input.cut_plan
-    marker = summary_input.marker
-    # If all words fit even by this estimate, no token is counted.
-    texts = "".join([marker, *sections, *sections.values()]).encode("utf-8", "surrogatepass")
-    max_section_tokens = _MAX_TOKENS_PER_BYTE * len(texts) + _MAX_HEADING_TOKENS * len(sections)
-    words_budget = cut_plan.budget.count_tokens_for_user_words(other_tokens + max_section_tokens)
-    has_omitted_words = any(entry.range_end for entry in cut_plan.user_words)
-    if words_budget >= _find_max_quote_tokens(cut_plan) and not has_omitted_words:
-        return sections, words_budget
-    marker_tokens = count(marker)
-    words_budget = cut_plan.budget.count_tokens_for_user_words(
+    budget = summary_input.cut_plan.budget
+    marker_tokens = count(summary_input.marker)
+    words_budget = budget.count_tokens_for_user_words(
         other_tokens + marker_tokens + count_section_tokens(sections, count)
     )
-    missing_tokens = cut_plan.budget.min_user_words_tokens - words_budget
+    missing_tokens = budget.min_user_words_tokens - words_budget
     if missing_tokens > 0:
         sections = _shorten_sections(sections, missing_tokens, count)
-        words_budget = cut_plan.budget.count_tokens_for_user_words(
+        words_budget = budget.count_tokens_for_user_words(
             other_tokens + marker_tokens + count_section_tokens(sections, count)
         )
     return sections, words_budget
-
-
-def _find_max_quote_tokens(cut_plan: CutPlan) -> int:
-    """Return the most tokens that all of the user's words may take as quotes."""
-    margin = cut_plan.budget.user_words_tokens // _QUOTE_MARGIN_DIVISOR
-    return cut_plan.budget.user_words_tokens + margin + _QUOTES_NOTE_TOKENS
 
 
 def _shorten_sections(sections: Sections, tokens: int, count: CountTokens) -> Sections:

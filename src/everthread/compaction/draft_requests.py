@@ -128,7 +128,7 @@ class PendingDraft:
             return replace(checked, warnings=tuple(map(redact, warnings)), usage=usage)
         if checked not in warnings:
             warnings = (*warnings, checked)
-        is_route_exhausted = draft.was_repeated or any(
+        is_route_exhausted = draft.was_retried or any(
             earlier_draft.route == draft.route for earlier_draft in self.refused_drafts
         )
         if is_route_exhausted and not draft.route:

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from everthread.compaction.compaction_result import Compaction, CompactionLevel
-from everthread.compaction.prepared_compaction import append_new_messages
+from everthread.compaction.compaction_result import (
+    Compaction,
+    CompactionLevel,
+    append_new_messages,
+)
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import Message, Messages
@@ -21,7 +24,7 @@ from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
 from everthread.core.types import Node, System
 
-StartReason = Literal["new", "resume", "compression", "branch"]
+SessionStartReason = Literal["new", "resume", "compression", "branch"]
 
 
 class ReportProgress(Protocol):
@@ -107,7 +110,10 @@ class Services:
 
 
 class ContextEngine(abc.ABC):
-    """The engine of one conversation, made by a factory: `factory(services, options) -> ContextEngine`."""
+    """The engine of one conversation, made by a factory: `factory(services, options) -> ContextEngine`.
+
+    An engine must have the abstract members; all other methods are optional.
+    """
 
     @property
     @abc.abstractmethod
@@ -144,8 +150,6 @@ class ContextEngine(abc.ABC):
         a person asked; `dry_run`: only report; `ids`: the messages' ids, for quoting them.
         """
 
-    # Optional methods of an engine
-
     async def refit(  # noqa: PLR0913 - as `compress`
         self,
         prepared: Compaction,
@@ -174,7 +178,7 @@ class ContextEngine(abc.ABC):
         self,
         session_id: str,
         *,
-        reason: StartReason = "new",
+        reason: SessionStartReason = "new",
         previous: str | None = None,
     ) -> None:
         """Called when a session starts, or continues under a new id."""

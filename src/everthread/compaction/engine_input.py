@@ -71,7 +71,7 @@ class RefitInput:
         """Return the prepared messages and the new ones as one history."""
         ids = None
         if self.ids is not None:
-            ids = [*self._kept_ids(self.ids), *self.ids[self.prepared_count :]]
+            ids = [*self._list_kept_ids(self.ids), *self.ids[self.prepared_count :]]
         return CompactionInput(
             [*self.prepared_compaction.messages, *self.new_messages],
             current_tokens=self.current_tokens,
@@ -96,7 +96,7 @@ class RefitInput:
             tools=self.tools,
         )
 
-    def _kept_ids(self, ids: Sequence[int]) -> Iterator[int]:
+    def _list_kept_ids(self, ids: Sequence[int]) -> Iterator[int]:
         """Yield the ids of the prepared messages; a new message gets the id of the message before it."""
         last_id = ids[0]
         for index in self.prepared_compaction.kept:

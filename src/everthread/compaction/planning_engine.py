@@ -19,7 +19,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from everthread.compaction.compaction_result import Compaction
+from everthread.compaction.compaction_result import (
+    Compaction,
+    append_new_messages,
+    merge_compactions,
+)
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.cutting.cut_planner import plan_cut
 from everthread.compaction.cutting.cut_results import (
@@ -40,10 +44,6 @@ from everthread.compaction.engine_input import (
     StoredGraph,
 )
 from everthread.compaction.history.thread_state import ThreadState
-from everthread.compaction.prepared_compaction import (
-    append_new_messages,
-    merge_compactions,
-)
 from everthread.compaction.summarizers.summarizer import (
     SummaryDraft,
     SummaryRequest,

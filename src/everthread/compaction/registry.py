@@ -69,6 +69,8 @@ class FoundEngine:
     description: str = ""
     problem: str = ""
     """The reason why the engine is unusable, if that is known without running its code."""
+    is_active: bool = False
+    """Whether the configuration names this engine. Only `list_engines` sets it."""
 
     def load(self) -> EngineFactory:
         """Return the engine's factory. This runs the engine's code."""
@@ -82,18 +84,6 @@ class FoundEngine:
 
     def __str__(self) -> str:
         return f"the context engine {self.name!r} ({self.origin}: {self.location})"
-
-
-@dataclass(frozen=True, slots=True)
-class EngineInfo:
-    """One line of the list of engines. `active`: whether the configuration names it."""
-
-    name: str
-    source: EngineOrigin
-    location: str
-    active: bool
-    problem: str
-    description: str
 
 
 def register_context_engine(name: str, factory: EngineFactory) -> None:
@@ -153,7 +143,7 @@ def find_engine(name: str, *, home: Path) -> FoundEngine:
     raise UnknownEngineError(f"there is no context engine {name!r}; looked in{search_text}")
 
 
-def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
+def list_engines(*, home: Path, active: str = "compressor") -> list[FoundEngine]:
     """List every available engine, in the order in which names are looked up, without running any engine's code."""
     active_name = ALIASES.get(active, active)
     first_locations: dict[str, str] = {}
@@ -172,13 +162,10 @@ def list_engines(*, home: Path, active: str = "compressor") -> list[EngineInfo]:
             hidden = "" if is_found_first else f"hidden by {first_location}"
             problem = found_engine.problem or hidden
         engines.append(
-            EngineInfo(
-                found_engine.name,
-                found_engine.origin,
-                location=found_engine.location,
-                active=is_found_first and found_engine.name == active_name,
+            replace(
+                found_engine,
                 problem=problem,
-                description=found_engine.description,
+                is_active=is_found_first and found_engine.name == active_name,
             )
         )
     return engines

@@ -56,7 +56,7 @@ class Config(ConfigSection):
 
 
 def home_directory() -> Path:
-    """Return the Everthread home: `EVERTHREAD_HOME`, else the platform's folder for user data."""
+    """Return the Everthread home: `EVERTHREAD_HOME` if set, or the platform's folder for user data."""
     if path := os.environ.get("EVERTHREAD_HOME"):
         return Path(path).expanduser()
     return platformdirs.user_data_path("everthread", appauthor=False)
@@ -102,25 +102,25 @@ def parse_config(text: str, *, source: str = "config.yaml") -> Config:
 
 def _describe_problems(error: ValidationError) -> Iterator[str]:
     for detail in error.errors():
-        path = [str(step) for step in detail["loc"]]
-        key = ".".join(path)
+        key_path = [str(step) for step in detail["loc"]]
+        key = ".".join(key_path)
         if detail["type"] == "extra_forbidden":
-            yield f"{key}: unknown key{_suggest_key(path)}"
+            yield f"{key}: unknown key{_suggest_key(key_path)}"
         else:
-            allowed = _describe_allowed(detail, path)
+            allowed = _describe_allowed(detail, key_path)
             value = (
                 "" if isinstance(detail["input"], dict) else f" = {_format_value(detail['input'])}"
             )
             yield f"{key}{value}: {allowed[:1].lower()}{allowed[1:]}"
 
 
-def _describe_allowed(detail: ErrorDetails, path: list[str]) -> str:
+def _describe_allowed(detail: ErrorDetails, key_path: list[str]) -> str:
     """Describe the allowed values of a setting. For a value out of range, describe both bounds."""
     if detail["type"] == "model_type":
         return "must hold keys and values"
     bounds = detail.get("ctx") or {}
     if bounds.keys() & {"ge", "le"}:
-        bounds = {**_collect_bounds(_find_field(path)), **bounds}
+        bounds = {**_collect_bounds(_find_field(key_path)), **bounds}
         minimum, maximum = (_format_bound(bounds.get(name)) for name in ("ge", "le"))
         if minimum and maximum:
             return f"must be from {minimum} to {maximum}"
@@ -148,20 +148,20 @@ def _collect_bounds(field: Any) -> dict[str, float]:
     return bounds
 
 
-def _suggest_key(path: list[str]) -> str:
-    """Suggest the key that was probably meant, from the keys of that section."""
-    if path[-1] in ("api_key", "key", "token", "password"):
+def _suggest_key(key_path: list[str]) -> str:
+    """Return the end of a message about an unknown key: the key that was probably meant, or all keys of the section."""
+    if key_path[-1] in ("api_key", "key", "token", "password"):
         return "; secrets stay out of the file: name an environment variable with api_key_env"
-    section = _find_section(path)
+    section = _find_section(key_path)
     names = sorted(section.model_fields) if hasattr(section, "model_fields") else []
-    matches = difflib.get_close_matches(path[-1], names, n=1)
+    matches = difflib.get_close_matches(key_path[-1], names, n=1)
     return f"; did you mean {matches[0]}?" if matches else f"; known here: {', '.join(names)}"
 
 
-def _find_section(path: list[str]) -> Any:
-    """Return the type of the section that holds a key; None if it is not known."""
+def _find_section(key_path: list[str]) -> Any:
+    """Return the type of the section that holds a key, or None if it is unknown."""
     section: Any = Config
-    for step in path[:-1]:
+    for step in key_path[:-1]:
         if not hasattr(section, "model_fields"):  # an item of a list or of a mapping
             items = (
                 candidate for candidate in get_args(section) if hasattr(candidate, "model_fields")
@@ -173,9 +173,9 @@ def _find_section(path: list[str]) -> Any:
     return section
 
 
-def _find_field(path: list[str]) -> Any:
-    """Return the field of a key; None if it is not known."""
-    return _get_field(_find_section(path), path[-1])
+def _find_field(key_path: list[str]) -> Any:
+    """Return the field of a key, or None if it is unknown."""
+    return _get_field(_find_section(key_path), key_path[-1])
 
 
 def _get_field(section: Any, name: str) -> Any:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 from everthread.compaction.compaction_result import Compaction
@@ -114,12 +113,7 @@ class Conversation:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     @property
@@ -461,8 +455,7 @@ class Conversation:
             session = await state.store.undo(state.session.id)
             state.show_session(session, await state.store.messages(session.id))
             state.compaction_count = max(0, state.compaction_count - 1)
-            state.last_marked_index = None
-            state.last_request = None
+            state.forget_last_request()
             await state.restore()
             state.learnt_usage.calibration.reset()
             self._forget_failures()

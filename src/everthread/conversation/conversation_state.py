@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from everthread.compaction.engine import ContextEngine, Services, StartReason
+from everthread.compaction.engine import ContextEngine, Services, SessionStartReason
 from everthread.conversation.active_model import ActiveModel
 from everthread.conversation.offered_tools import Toolbox, ToolRoom
 from everthread.conversation.session_archive import SessionArchive
@@ -150,7 +150,9 @@ class ConversationState:
         await self.restore()
         self.report_session_start("compression", old_id)
 
-    def report_session_start(self, reason: StartReason, previous_session_id: str | None) -> None:
+    def report_session_start(
+        self, reason: SessionStartReason, previous_session_id: str | None
+    ) -> None:
         """Tell the engine that the session has started."""
         self.engine.call(
             ContextEngine.on_session_start,
@@ -159,6 +161,11 @@ class ConversationState:
             previous=previous_session_id,
         )
 
+    def forget_last_request(self) -> None:
+        """Forget the last request, because the next one has another beginning or another model."""
+        self.last_request = None
+        self.last_marked_index = None
+
     async def move_to_tip(self) -> None:
         """Show the session at the thread's tip. If it is another one, forget the facts about the last request."""
         store = self.store
@@ -166,8 +173,7 @@ class ConversationState:
         session, stored_messages = await asyncio.gather(store.session(tip), store.messages(tip))
         if session.id != self.session.id:
             self.learnt_usage.calibration.reset()
-            self.last_marked_index = None
-            self.last_request = None
+            self.forget_last_request()
         self.show_session(session, stored_messages)
 
     @property
@@ -227,8 +233,7 @@ class ConversationState:
         self.learnt_usage.cache_change = f"the model is {route.name} now"
         self.learnt_usage.pause.unjudged_tokens_before = 0
         self.model = self._open_model(route)
-        self.last_marked_index = None
-        self.last_request = None
+        self.forget_last_request()
         self.learnt_usage.calibration.reset()
         self.messages.use_counter(self.model.counter)
         self._fixed_estimate = self._estimate_fixed_tokens()
@@ -463,7 +468,7 @@ async def load_state(
     session: Session,
     tools: Sequence[dict[str, Any]],
     *,
-    reason: StartReason,
+    reason: SessionStartReason,
 ) -> ConversationState:
     """Load a session: its messages, the state of its engine, and the learnt limits of its model."""
     state = ConversationState(setup, session, tools)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.config import Config
@@ -14,11 +13,9 @@ from everthread.factory.conversations import make_session_options
 from everthread.factory.engine_choice import EngineChoice
 from everthread.factory.stores import SUMMARY_KEY
 from everthread.store.store import Store
-
-if TYPE_CHECKING:
-    from everthread.thread.caller.caller_setup import CallerSetup
-    from everthread.thread.events import Listener
-    from everthread.thread.thread_setup import SummarizerContext
+from everthread.thread.caller.caller_setup import CallerSetup
+from everthread.thread.events import Listener
+from everthread.thread.thread_setup import SummarizerContext
 
 
 async def make_caller_setup(
@@ -30,8 +27,6 @@ async def make_caller_setup(
     listener: Listener,
 ) -> CallerSetup:
     """Return the setup of callers' threads as configured. The engine runs in this process."""
-    from everthread.thread.caller.caller_setup import CallerSetup
-
     engine = EngineChoice.from_config(config)
     engine.check()
     return CallerSetup(

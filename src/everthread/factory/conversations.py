@@ -21,13 +21,13 @@ from everthread.factory.stores import SUMMARY_KEY, open_store, store_url
 from everthread.factory.summarizer_factory import SummarizerFactory
 from everthread.store.records import NewSession
 from everthread.store.store import Store
+from everthread.thread.options import RecallOptions, SessionOptions
 
 if TYPE_CHECKING:
     from everthread.conversation.conversation import Conversation
     from everthread.conversation.setup import Setup
     from everthread.providers.resilience import ModelEvent
     from everthread.thread.events import Listener
-    from everthread.thread.options import SessionOptions
     from everthread.thread.route import Route
     from everthread.thread.thread_setup import SummarizerContext
 
@@ -147,7 +147,6 @@ def make_summarizers(
 def make_session_options(config: Config) -> SessionOptions:
     """Return the options of a conversation, and apply the configured prices."""
     from everthread.factory.configured_prices import apply_prices
-    from everthread.thread.options import RecallOptions, SessionOptions
 
     apply_prices(config)
 

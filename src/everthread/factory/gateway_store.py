@@ -8,15 +8,15 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING
 
 from everthread.config import Config
 from everthread.errors import StoreError
 from everthread.factory.stores import open_store, store_url
+from everthread.gateway.monitoring.store_watch import StoreWatch
+from everthread.store.search.index_queue import index_waiting
 from everthread.store.store import Store
-
-if TYPE_CHECKING:
-    from everthread.gateway.monitoring.store_watch import StoreWatch
+from everthread.thread.caller.caller_setup import is_never_sole_writer
+from everthread.thread.engines.worker_processes import WorkerProcesses
 
 STORE_WAIT_SECONDS = 0.7
 """Seconds that a request waits for an unresponsive database before it continues without the store."""
@@ -40,9 +40,6 @@ async def open_gateway_store(
 
     `index_in_process`: whether to index in a separate process.
     """
-    from everthread.store.search.index_queue import index_waiting
-    from everthread.thread.engines.worker_processes import WorkerProcesses
-
     indexers = WorkerProcesses(1, niceness=INDEX_NICENESS)
     stack.push_async_callback(indexers.close)
     store = await asyncio.to_thread(open_store, store_url(config), away_seconds=STORE_WAIT_SECONDS)
@@ -68,8 +65,6 @@ async def _abandon_unresponsive_store(store: Store, end_event: asyncio.Event) ->
 
 def claim_sole_use(store: Store, stack: AsyncExitStack, workers: int) -> Callable[[], bool]:
     """Claim to be the only gateway on the store; return a function that returns whether the claim still holds."""
-    from everthread.thread.caller.caller_setup import is_never_sole_writer
-
     claim = store.database.claim_sole_use() if workers == 1 else None
     if claim is None:
         return is_never_sole_writer
@@ -79,13 +74,11 @@ def claim_sole_use(store: Store, stack: AsyncExitStack, workers: int) -> Callabl
 
 def make_store_watch(store: Store) -> StoreWatch | None:
     """Return the watch of a database server; None for a file, which is always reachable."""
-    from everthread.gateway.monitoring.store_watch import StoreWatch
-
     if store.database.dialect.name != "postgresql":
         return None
     return StoreWatch(
         lambda: store.state.get_state("gateway", "watch"),
-        answered_at=lambda: store.answered_at,
+        get_last_answer_time=lambda: store.answered_at,
     )
 
 

@@ -14,13 +14,13 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.types import Api, ModelRequest, StreamingModel
 from everthread.errors import ConfigError
 from everthread.factory.compression import acompress
+from everthread.thread.route import Route
 
 if TYPE_CHECKING:
     from everthread.providers.catalog import EndpointReport, Window
     from everthread.providers.model_choice import ModelChoice
     from everthread.providers.resilience import ModelEvent
     from everthread.store.store import Store
-    from everthread.thread.route import Route
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,6 @@ async def open_route(
     from everthread.providers.catalog import resolve_window
     from everthread.providers.model_choice import create_model
     from everthread.providers.resilience import close_model
-    from everthread.thread.route import Route
 
     model = spec.model
     if model is not None and not isinstance(model, str):
@@ -183,7 +182,6 @@ async def open_route(
 
 def _make_route_to(model: StreamingModel, window: int | None) -> Route:
     """Return the route to a model object of the caller. `window`: the window to use instead of the model's own."""
-    from everthread.thread.route import Route
 
     return Route(
         model.name,

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from everthread.agent.commands.context_commands import describe_preview
+from everthread.agent.commands.dispatch import CommandResult
+from everthread.agent.loop import Agent
+from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
+from everthread.agent.tool_interface import Tool
+from everthread.agent.tools.memory_tool import MemoryTool
+from everthread.agent.tools.recall import Recall
+from everthread.agent.tools.todo import Todo
 from everthread.config import Config, home_directory
 from everthread.core.types import StreamingModel
 from everthread.factory.agent import open_agent
 from everthread.factory.conversations import open_conversation
+from everthread.gateway.api import QueueOptions
+from everthread.gateway.api.agent_pool import OpenAgent
+from everthread.gateway.api.queue import TurnQueue
+from everthread.gateway.api.routes import PreviewThread
+from everthread.gateway.api.threads_api import ThreadsApi
+from everthread.gateway.contracts import GatewayLimits
 from everthread.store.records import NewSession
 from everthread.store.store import Store
-
-if TYPE_CHECKING:
-    from everthread.agent.commands.dispatch import CommandResult
-    from everthread.agent.loop import Agent
-    from everthread.agent.tool_interface import Tool
-    from everthread.gateway.api.agent_pool import OpenAgent
-    from everthread.gateway.api.routes import PreviewThread
-    from everthread.gateway.api.threads_api import ThreadsApi
-    from everthread.gateway.contracts import Limits
-    from everthread.thread.events import Listener
+from everthread.thread.events import Listener
+from everthread.thread.used_window import load_caller_window
 
 
 def make_threads_api(
-    config: Config, store: Store, limits: Limits, *, has_no_keys: bool
+    config: Config, store: Store, limits: GatewayLimits, *, has_no_keys: bool
 ) -> ThreadsApi:
     """Build the threads API. `has_no_keys`: whether clients have no key, so that the configuration decides on tools."""
-    from everthread.gateway.api import QueueOptions
-    from everthread.gateway.api.queue import TurnQueue
-    from everthread.gateway.api.threads_api import ThreadsApi
-
     native = config.gateway.native
     options = QueueOptions(
         max_queued=native.queue,
@@ -53,10 +54,6 @@ def make_threads_api(
 
 def make_agent_opener(config: Config, fixed_model: StreamingModel | None = None) -> OpenAgent:
     """Return a function that opens agents as configured. `fixed_model`: use this model for every thread."""
-    from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
-    from everthread.agent.tools.memory_tool import MemoryTool
-    from everthread.agent.tools.recall import Recall
-    from everthread.agent.tools.todo import Todo
 
     async def open_thread_agent(
         *,
@@ -89,8 +86,6 @@ def make_agent_opener(config: Config, fixed_model: StreamingModel | None = None)
 
 def make_preview_function(config: Config) -> PreviewThread:
     """Return a function that previews the compaction of a stored thread, even if its model is not configured."""
-    from everthread.agent.commands.context_commands import describe_preview
-    from everthread.thread.used_window import load_caller_window
 
     async def preview(store: Store, thread: str, focus: str | None) -> CommandResult:
         used_window = await load_caller_window(store, thread)

@@ -44,14 +44,14 @@ class Dialect:
     skip_locked: str
     """Ends a SELECT whose rows are about to be changed, and leaves out rows that other transactions have locked."""
     notify: str
-    """Notifies other processes of a change to a thread (`?`) on commit; empty if the database has no notifications."""
+    """Notifies other processes of a change to a thread (`?`) on commit. Empty if the database cannot."""
     select_new_ids: str
     """A SELECT of the given number (`?`) of unused ids, in order, for the table `{0}`. It may select the first id alone
     if the others are consecutive; `read_ids` reads both forms."""
     utc_date: str
     """`{0}`, seconds since 1970, as a UTC date."""
     select_newest: str
-    """A SELECT that identifies the newest row of the table `{0}`; empty if it would have to search the table."""
+    """A SELECT that identifies the newest row of the table `{0}`. Empty if that means searching the table."""
 
 
 class Tx(ABC):
@@ -71,7 +71,7 @@ class Tx(ABC):
         return rows[0] if rows else None
 
     def value(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        """Return the first column of the first row; None if there are no rows."""
+        """Return the first column of the first row, or None if there are no rows."""
         row = self.one(sql, values)
         return None if row is None else row[0]
 
@@ -186,7 +186,7 @@ class Database(ABC):
         """Break every connection, so that threads waiting for an unresponsive server get an error."""
 
     def claim_sole_use(self) -> SoleUse | None:
-        """Claim to be the only gateway on the store; return None if the database cannot decide that."""
+        """Claim to be the only gateway on the store, or return None if the database cannot decide that."""
         return None
 
     @contextlib.contextmanager
@@ -234,10 +234,10 @@ class Database(ABC):
     def vacuum(self, connection: Connection) -> None: ...
 
 
-def notify(tx: Tx, thread: str) -> None:
+def notify(tx: Tx, thread_id: str) -> None:
     """Wake other processes that wait for this thread."""
     if tx.dialect.notify:
-        tx.run(tx.dialect.notify, (thread,))
+        tx.run(tx.dialect.notify, (thread_id,))
 
 
 def missing_store_error(location: str) -> NoStoreError:

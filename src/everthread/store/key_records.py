@@ -8,7 +8,7 @@ from decimal import Decimal
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """The limits of a key for one UTC day; None: no limit."""
+    """The limits of a key for one UTC day. A limit that is None does not apply."""
 
     requests: int | None = None
     tokens: int | None = None
@@ -47,7 +47,7 @@ class NewKey:
     limits: KeyLimits = field(default_factory=KeyLimits)
     name: str = ""
     mode: str | None = None
-    """The mode that overrides the upstream's setting; None for no override."""
+    """The mode that overrides the upstream's setting, or None for no override."""
 
 
 @dataclass(frozen=True, slots=True)

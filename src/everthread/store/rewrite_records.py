@@ -30,8 +30,8 @@ class ThreadLink:
     digest: str
     """The digest of the history up to here."""
     previous: str
-    """The digest of the link before; empty for a thread's first."""
-    skeleton: str
+    """The digest of the link before, or an empty text for a thread's first."""
+    loose_digest: str
     """The digest of the history up to here without thinking and the contents of tool results."""
     thread: str
     message_count: int
@@ -48,15 +48,15 @@ class NewThreadLink:
 
     link: ThreadLink
     follows: str
-    """The digest of the thread's last link as the writer knows it; empty for a new thread. The link is appended only if
-    the thread still ends there."""
+    """The digest of the thread's last link as the writer knows it, or an empty text for a new thread. The link is
+    appended only if the thread still ends there."""
     session: NewSession
     """The first session of the thread, if the thread is new."""
     branch_of: tuple[str, int] | None = None
     """For a branch: the thread and the message it leaves at."""
     messages: Sequence[NewMessage] = ()
     client_parent: str = ""
-    """The client's session whose conversation a side call is listed under; empty for none."""
+    """The client's session whose conversation a side call is listed under, or an empty text if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ThreadLinkMatch:
 
     link: ThreadLink
     next_digest: str | None
-    """The digest of the link that continues this one; None if the thread ends here."""
+    """The digest of the link that continues this one, or None if the thread ends here."""
     results: str
     """Hashes of the tool results of all messages up to the link."""
 
@@ -82,8 +82,8 @@ class ConversationEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteSearch:
-    """A finished search for the rewrites of a history; the search for a longer history resumes from it."""
+class RewriteSearchState:
+    """The result of a search for the rewrites of a history, from which the search for a longer history resumes."""
 
     engines: tuple[str, ...]
     message_count: int
@@ -103,7 +103,7 @@ class RewriteState:
     engine: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
     model: str = ""
-    """The model whose tokenizer counted the replacement; empty if it was not counted."""
+    """The model whose tokenizer counted the replacement, or an empty text if it was not counted."""
     tokens: int = 0
 
 
@@ -120,7 +120,7 @@ class Rewrite:
     """How strongly the beginning was compacted; after a refusal a stronger rewrite is made."""
     replaced_count: int
     """How many of the client's messages are replaced."""
-    skeleton: str
+    loose_digest: str
     """The digest of the replaced beginning without thinking and the contents of tool results."""
     results: str
     """Hashes of the tool results in the replaced beginning."""
@@ -128,7 +128,7 @@ class Rewrite:
     replacement: bytes
     """JSON messages, separated by commas."""
     session: str = ""
-    """The session that the compaction began; empty if no message was covered."""
+    """The session that the compaction began, or an empty text if no message was covered."""
     depth: int = 1
     """How many compactions the replaced beginning went through."""
     state: RewriteState = RewriteState()
@@ -139,9 +139,9 @@ class ContextEntry:
     """One message of a compacted context, for a thread whose client keeps the history."""
 
     position: int | None = None
-    """The message's position among the messages that were compacted; None for a summary."""
+    """The message's position among the messages that were compacted, or None for a summary."""
     message: Message | None = None
-    """The message; None if it is certainly stored."""
+    """The message, or None if it is certainly stored."""
     tokens: int | None = None
     is_changed: bool = False
     """Whether it is a smaller form of the stored message."""
@@ -183,6 +183,6 @@ class NewRewrite:
     digest: str
     """The digest of the request's whole history, which is stored."""
     base_session: str = ""
-    """The session of the rewrite that this one continues; empty if it is the first."""
+    """The session of the rewrite that this one continues, or an empty text if it is the first."""
     digests: Sequence[str] = ()
     """The digests of the request's history: a rewrite of one of them, made by another process, is used instead."""

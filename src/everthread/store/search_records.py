@@ -85,9 +85,9 @@ class SearchHit(TextSource):
     snippet: str
     score: float
     before: Neighbour | None = None
-    """The message before the hit, which `Store.find` looks up; None if it is not shown."""
+    """The message before the hit, which `Store.find` looks up, or None if it is not shown."""
     after: Neighbour | None = None
-    """The message after the hit; None if it is not shown."""
+    """The message after the hit, or None if it is not shown."""
     is_passage: bool = False
     """Whether `snippet` is a passage that may answer the query, already cut to the length to show."""
 
@@ -122,7 +122,7 @@ class RecallQuery(TextQuery):
     """Whether people read the passages: users' words count more than the model's and tools', a call and its result are
     one passage, no passage repeats another, and long passages use the characters that short ones leave."""
     now: float | None = None
-    """The moment that `yesterday` refers to; None: now."""
+    """The moment that `yesterday` refers to, or None for now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

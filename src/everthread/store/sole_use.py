@@ -47,7 +47,7 @@ class SoleUse:
         return False
 
     def close(self) -> None:
-        """Free the lock."""
+        """Release the lock."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

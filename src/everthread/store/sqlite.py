@@ -171,12 +171,12 @@ class SqliteConnection(Connection):
         return list(map(int, ids.split(","))) if ids else []
 
 
-def _sync_file(file: int) -> None:
-    """Write a file to the disk, also past the disk's cache if the system distinguishes the two (macOS)."""
+def _sync_file(file_descriptor: int) -> None:
+    """Write a file to the disk. macOS needs a call of its own to get past the disk's cache."""
     if hasattr(fcntl, "F_FULLFSYNC"):
-        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+        fcntl.fcntl(file_descriptor, fcntl.F_FULLFSYNC)
     else:
-        os.fdatasync(file)
+        os.fdatasync(file_descriptor)
 
 
 def _lock_file(file: int) -> bool:

@@ -80,7 +80,7 @@ class Store:
         """Use a database.
 
         `retry_seconds`: how long failed reads and writes are retried. `max_silence_seconds`: how long a read waits for
-        a database that does not answer; None: as long as `retry_seconds`.
+        a database that does not answer, or None for as long as `retry_seconds`.
         """
         self.database = database
         self._access = StoreAccess(
@@ -194,18 +194,18 @@ class Store:
         )
 
     async def visible_ids(self, thread_id: str) -> list[int]:
-        """Return the ids of the messages that a compacted thread still shows; empty if nothing has left its context."""
+        """Return the ids of the messages that a compacted thread still shows, or none if it was never compacted."""
         return await self._access.read(stored_messages.list_visible_ids, thread_id)
 
     async def history(
-        self, session_id: str, *, start: int = 0, limit: int | None = None, after: int = 0
+        self, session_id: str, *, start: int = 0, limit: int | None = None, after_id: int = 0
     ) -> list[StoredMessage]:
         """Return the history of a thread: every message said in it, in order, once.
 
-        `start`: skip this many messages. `after`: return only messages with a larger id; not together with `start`.
+        `start`: skip this many messages. `after_id`: return only messages with a larger id; not together with `start`.
         """
         return await self._access.read(
-            stored_messages.load_history, session_id, start=start, limit=limit, after=after
+            stored_messages.load_history, session_id, start=start, limit=limit, after_id=after_id
         )
 
     async def message(self, message_id: int, *, tenant: str | None = None) -> StoredMessage:

@@ -38,7 +38,7 @@ class QueuedTurn:
     message: Mapping[str, Any]
     options: Mapping[str, Any]
     result: Mapping[str, Any] | None
-    """The outcome; None while the turn is open."""
+    """The outcome, or None while the turn is open."""
     cancel_requested: bool
     """Whether a client asked to cancel it."""
     created: float

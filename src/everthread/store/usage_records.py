@@ -42,6 +42,9 @@ class UsageRecord:
     cost: Decimal | None
     estimated: bool
     created: float
+    tenant: str
+    client: str
+    """The client's own name if it gave one, or the platform."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class UsageRow:
 
     @property
     def cache_share(self) -> float | None:
-        """The share of the prompt that was read from the cache; None without a prompt."""
+        """The share of the prompt that was read from the cache, or None without a prompt."""
         return self.cache_read / self.prompt if self.prompt else None
 
 
@@ -116,7 +119,7 @@ class ThreadFigures:
     calls: int = 0
     """Calls to the main model."""
     cost: Decimal | None = None
-    """Dollars of all calls with a known price; None if no call has one."""
+    """Dollars of all calls with a known price, or None if no call has one."""
     unpriced_calls: int = 0
     prompt_tokens: int = 0
     cache_read_tokens: int = 0
@@ -128,31 +131,6 @@ class ThreadFigures:
     compactions: int = 0
     last_compacted: float | None = None
     """When it was compacted last."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallRow:
-    """One call to a model."""
-
-    thread: str
-    created: float
-    model: str
-    task: UsageTask
-    tenant: str
-    client: str
-    """The client's own name if it gave one, else the platform."""
-    input: int
-    output: int
-    cache_read: int
-    cache_write: int
-    cost: Decimal | None
-    estimated: bool = False
-    cache_miss: str = ""
-    """The provider's reason for a cache miss; empty if the provider gave none."""
-
-    @property
-    def prompt(self) -> int:
-        return self.input + self.cache_read + self.cache_write
 
 
 @dataclass(frozen=True, slots=True)

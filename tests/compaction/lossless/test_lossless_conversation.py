@@ -103,11 +103,11 @@ async def test_facts_are_found_after_restarts_undo_and_branches(
         assert f"over {len(node.sources)} " in about
         assert "written by journal" in about
 
-        await _check_undo(conversation, conversations)
-        await _check_branch(conversation, conversations)
+        await _assert_undo(conversation, conversations)
+        await _assert_branch(conversation, conversations)
 
 
-async def _check_undo(conversation: Conversation, conversations: Conversations) -> None:
+async def _assert_undo(conversation: Conversation, conversations: Conversations) -> None:
     turn = 60
     before = list(conversation.messages)
     while not (await conversation.compress()).changed:
@@ -122,7 +122,7 @@ async def _check_undo(conversation: Conversation, conversations: Conversations) 
     }
 
 
-async def _check_branch(conversation: Conversation, conversations: Conversations) -> None:
+async def _assert_branch(conversation: Conversation, conversations: Conversations) -> None:
     branch = await conversation.branch()
     assert in_view(branch) == in_view(conversation)
     await conversation.close()

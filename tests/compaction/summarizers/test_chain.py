@@ -142,7 +142,7 @@ async def test_a_failed_route_is_paused_and_used_again_later(
     models.now += seconds - 1
     draft = await models.draft()
     assert draft.author == "main"
-    assert draft.warnings == ("its own",), "it was told when it failed"
+    assert draft.warnings == ("its own",), "the failure was reported before"
     assert models.events[-1] == ("summary_skipped", {"route": "aux", "seconds": 1.0})
     assert models.aux.asked == 1
     models.now += 1

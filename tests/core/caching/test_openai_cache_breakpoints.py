@@ -58,7 +58,7 @@ def test_marks_first_and_last_block_of_the_system_prompt() -> None:
     marked = mark_system_breakpoint(blocks)
     assert isinstance(marked, list)
     assert [BREAKPOINT in block for block in marked] == [True, False, True]
-    assert byte_form(marked) == byte_form(blocks), "a mark is no part of the prompt"
+    assert byte_form(marked) == byte_form(blocks), "a mark does not change the prompt"
     assert mark_system_breakpoint(None) is None
     assert mark_system_breakpoint("") == ""
 

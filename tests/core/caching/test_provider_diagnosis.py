@@ -75,5 +75,5 @@ def test_reads_the_reason(raw: dict[str, Any], reason: str) -> None:
     assert read_diagnosis(raw) == reason
     usage = with_diagnosis(CanonicalUsage(input_tokens=3), raw)
     assert usage.cache_miss == reason
-    assert usage == CanonicalUsage(input_tokens=3), "it is no figure"
+    assert usage == CanonicalUsage(input_tokens=3), "it is not a number"
     assert (usage + usage).input_tokens == 6

@@ -96,7 +96,7 @@ def test_without_a_cache_discount_ignores_a_cold_cache() -> None:
         cold_reason="400 s passed",
         call_pattern=replace(STEADY, read_share=0.0),
     )
-    assert decide_compaction(unread).timing == "later", "a cache nobody reads from is none"
+    assert decide_compaction(unread).timing == "later", "a cache that is never read saves nothing"
 
 
 @given(

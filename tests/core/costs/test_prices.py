@@ -25,7 +25,6 @@ from everthread.core.costs.prices import (
     prices_for,
 )
 from everthread.providers.local import SMOLLM2
-from tests.python_process import printed_by
 from tests.shared_data import shared_path
 
 AT = datetime(2026, 2, 1, 12, tzinfo=UTC)
@@ -133,11 +132,6 @@ def test_unknown_model_has_no_cost(name: str) -> None:
 def test_model_without_a_needed_price_has_no_cost() -> None:
     assert compute_call_cost(CanonicalUsage(10, 10), "gpt-5", time=AT) is not None
     assert compute_call_cost(CanonicalUsage(10, 10, cache_write_tokens=1), "gpt-5", time=AT) is None
-
-
-def test_loads_the_price_table_lazily() -> None:
-    code = "import sys, everthread.core.costs.prices; print('genai_prices' in sys.modules)"
-    assert printed_by(code) == "False"
 
 
 def test_cost_of_a_recorded_session() -> None:

@@ -72,7 +72,7 @@ class WaitingModel(ScriptedModel):
 
     async def wait_until_asked(self, text: str) -> None:
         async with asyncio.timeout(10):
-            while text not in self.started:  # noqa: ASYNC110 - a model tells nobody
+            while text not in self.started:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.005)
 
 

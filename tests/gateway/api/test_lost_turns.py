@@ -1,4 +1,4 @@
-"""A turn whose process has lost its thread or has ended: what is stored of it, and what its client is told."""
+"""A turn whose process has lost its thread or has ended: what is stored, and what the client sees."""
 
 from __future__ import annotations
 

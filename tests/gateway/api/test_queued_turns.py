@@ -24,14 +24,14 @@ async def test_answers_with_json_or_with_events(api: ApiGateway) -> None:
     answer = await api.read_answer(thread, "one")
     assert answer["text"] == "re: one"
     assert answer["usage"]["calls"] == 1
-    gate = api.model.block_answer_to("two")
+    hold = api.model.block_answer_to("two")
     seen: list[tuple[str, Any]] = []
     async with api.stream(f"/api/threads/{thread}/messages", "two") as events:
         assert events.headers["content-type"].startswith("text/event-stream")
         async for name, data in events:
             seen.append((name, data))
             if data.get("text") == "Wait. ":
-                asyncio.get_running_loop().call_later(0.2, gate.set)
+                asyncio.get_running_loop().call_later(0.2, hold.set)
     assert b": still here" in events.raw
     names = [name for name, _ in seen]
     assert names[0] == "turn_started"
@@ -52,7 +52,7 @@ async def test_queues_messages_during_a_turn_and_answers_them_in_order(
     api: ApiGateway,
 ) -> None:
     thread = await api.create_thread()
-    gate = api.model.block_answer_to("one")
+    hold = api.model.block_answer_to("one")
     first = await api.start_turn(thread, "one")
     queued = []
     for text in ("two", "/usage", "three"):
@@ -65,7 +65,7 @@ async def test_queues_messages_during_a_turn_and_answers_them_in_order(
     assert int(full.headers["retry-after"]) >= 1
     contents = [turn["content"] for turn in await api.open_turns(thread)]
     assert contents == ["one", "two", "/usage", "three"]
-    gate.set()
+    hold.set()
     assert (await first).json()["answer"]["text"] == "re: one"
     for turn in queued:
         ended = await api.queue.wait(await api.queue.load_turn("acme", turn), seconds=10)
@@ -84,10 +84,10 @@ async def test_queues_messages_during_a_turn_and_answers_them_in_order(
 
 async def test_repeating_a_request_with_its_key_is_one_turn(api: ApiGateway) -> None:
     thread = await api.create_thread()
-    gate = api.model.block_answer_to("pay")
+    hold = api.model.block_answer_to("pay")
     both = [asyncio.create_task(api.send_message(thread, "pay", key="k1")) for _ in range(2)]
     await api.model.wait_until_asked("pay")
-    gate.set()
+    hold.set()
     answers = [(await one).json() for one in both]
     assert answers[0] == answers[1]
     response = await api.send_message(thread, "pay", key="k1")
@@ -101,7 +101,7 @@ async def test_a_client_that_leaves_stops_nothing_and_can_read_on(
     api: ApiGateway,
 ) -> None:
     thread = await api.create_thread()
-    gate = api.model.block_answer_to("one")
+    hold = api.model.block_answer_to("one")
     last_event = 0
     async with api.stream(f"/api/threads/{thread}/messages", "one") as events:
         turn = events.headers["x-everthread-turn"]
@@ -111,7 +111,7 @@ async def test_a_client_that_leaves_stops_nothing_and_can_read_on(
                 break
     await asyncio.sleep(0.1)
     assert (await api.queue.load_turn("acme", turn)).state == "running"
-    gate.set()
+    hold.set()
     path = f"/api/threads/{thread}/turns/{turn}/events"
     async with api.stream(path, last_event=last_event) as events:
         rest = await events.all()
@@ -167,13 +167,13 @@ async def test_closing_lets_a_turn_end_and_keeps_waiting_messages(
     store_url: str,
 ) -> None:
     model = WaitingModel()
-    gate = model.block_answer_to("one")
+    hold = model.block_answer_to("one")
     async with open_api(store_url, model) as api:
         thread = await api.create_thread()
         first = await api.start_turn(thread, "one")
         second = asyncio.create_task(api.send_message(thread, "two"))
         await api.wait_for_turns(thread, 2)
-        asyncio.get_running_loop().call_later(0.2, gate.set)
+        asyncio.get_running_loop().call_later(0.2, hold.set)
     assert (await first).json()["answer"]["text"] == "re: one"
     waiting = await second
     assert waiting.status_code == 202

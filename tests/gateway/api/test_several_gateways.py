@@ -24,7 +24,7 @@ async def test_any_gateway_takes_messages_and_one_at_a_time_answers(url: str) ->
         path = f"/api/threads/{thread}"
         answer = await two.read_answer_text(thread, "first")
         assert answer == "re: first"
-        gate = model.block_answer_to("held at one")
+        hold = model.block_answer_to("held at one")
         held = await one.start_turn(thread, "held at one")
         waiting = asyncio.create_task(two.read_answer_text(thread, "queued at two"))
         turn = (await one.wait_for_turns(thread, 2))[0]["id"]
@@ -32,7 +32,7 @@ async def test_any_gateway_takes_messages_and_one_at_a_time_answers(url: str) ->
         await asyncio.sleep(2 * FAST_OPTIONS.lease_seconds)
         assert model.started.count("held at one") == 1
         async with two.stream(f"{path}/turns/{turn}/events") as reader:
-            gate.set()
+            hold.set()
             name, data = (await reader.all())[-1]
         assert name == "turn", "a reader at any gateway gets the end"
         assert data["answer"]["text"] == "re: held at one"

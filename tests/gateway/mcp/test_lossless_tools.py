@@ -71,14 +71,14 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-async def mine(store: Store) -> AsyncIterator[Conversation]:
+async def own_conversation(store: Store) -> AsyncIterator[Conversation]:
     conversation = await hold_long_conversation(store, "ann")
     yield conversation
     await conversation.close()
 
 
 @pytest.fixture
-async def theirs(store: Store) -> AsyncIterator[Conversation]:
+async def foreign_conversation(store: Store) -> AsyncIterator[Conversation]:
     """A conversation of another tenant."""
     conversation = await hold_long_conversation(store, "bob")
     yield conversation
@@ -92,22 +92,26 @@ async def serve_tools(store: Store, reach: LookupReach) -> AsyncIterator[Client]
         yield client
 
 
-async def test_searches_every_thread_of_the_tenant(store: Store, mine: Conversation) -> None:
+async def test_searches_every_thread_of_the_tenant(
+    store: Store, own_conversation: Conversation
+) -> None:
     async with serve_tools(store, LookupReach("ann")) as ann:
         matches = await call_tool(ann, "lcm_grep", pattern="ann_003", role="user")
         assert f"stands on {shelf(3)}" in matches
-        assert f"thread {mine.id}" in matches
+        assert f"thread {own_conversation.id}" in matches
         assert SECRET not in matches
-        node = nodes_of(mine)[0]
-        passage = await call_tool(ann, "expand", id=node, thread=mine.id)
+        node = nodes_of(own_conversation)[0]
+        passage = await call_tool(ann, "expand", id=node, thread=own_conversation.id)
         assert passage.startswith(f"expand {node}: ")
         assert SECRET not in passage
 
 
-async def test_a_confined_client_sees_only_its_own_thread(store: Store, mine: Conversation) -> None:
+async def test_a_confined_client_sees_only_its_own_thread(
+    store: Store, own_conversation: Conversation
+) -> None:
     other = await make_thread(store, "Another talk names marigold-12.", tenant="ann")
     message = f"message:{(await store.history(other))[0].id}"
-    reach = LookupReach("ann", mine.id, is_confined=True)
+    reach = LookupReach("ann", own_conversation.id, is_confined=True)
     async with serve_tools(store, reach) as client:
         output = await call_tool(client, "lcm_grep", pattern="marigold")
         assert "nothing was found" in output
@@ -115,17 +119,17 @@ async def test_a_confined_client_sees_only_its_own_thread(store: Store, mine: Co
         assert "marigold-12" not in await fail_tool(client, "lcm_grep", **everywhere)
         unknown = await call_tool(client, "lcm_expand", id=message)
         assert "do not try it again" in unknown
-        passage = await call_tool(client, "lcm_expand", id=nodes_of(mine)[0])
+        passage = await call_tool(client, "lcm_expand", id=nodes_of(own_conversation)[0])
         assert "Turn 1:" in passage, "its own thread needs no name"
 
 
 async def test_answers_alike_for_another_tenants_ids_and_invented_ones(
-    store: Store, mine: Conversation, theirs: Conversation
+    store: Store, own_conversation: Conversation, foreign_conversation: Conversation
 ) -> None:
-    output = await store.outputs.put_output(theirs.id, "the vault is in the cellar")
+    output = await store.outputs.put_output(foreign_conversation.id, "the vault is in the cellar")
     ids = (
-        nodes_of(theirs)[0],
-        f"message:{(await store.history(theirs.id))[0].id}",
+        nodes_of(foreign_conversation)[0],
+        f"message:{(await store.history(foreign_conversation.id))[0].id}",
         output.id,
         "n0123456789ab",
         "message:999999999",
@@ -136,7 +140,7 @@ async def test_answers_alike_for_another_tenants_ids_and_invented_ones(
                 ann,
                 tool,
                 id=node_id,
-                thread=mine.id,
+                thread=own_conversation.id,
             )
             assert "do not try it again" in text, (tool, node_id, text)
             assert "bob_" not in text
@@ -145,13 +149,13 @@ async def test_answers_alike_for_another_tenants_ids_and_invented_ones(
             search = {
                 "pattern": "bob_003",
                 "scope": scope,
-                "thread": mine.id,
+                "thread": own_conversation.id,
             }
             assert "nothing was found" in await call_tool(ann, "lcm_grep", **search)
 
 
 async def test_refuses_invalid_arguments_in_a_sentence(
-    store: Store, mine: Conversation, theirs: Conversation
+    store: Store, own_conversation: Conversation, foreign_conversation: Conversation
 ) -> None:
     calls: list[tuple[str, dict[str, Any]]] = [
         ("lcm_grep", {}),
@@ -164,14 +168,17 @@ async def test_refuses_invalid_arguments_in_a_sentence(
         ("lcm_grep", {"pattern": "a", "limit": 10**30}),
         ("lcm_grep", {"pattern": "a", "offset": True}),
         ("lcm_grep", {"pattern": "a", "tenant": "bob"}),
-        ("lcm_grep", {"pattern": "a", "thread": theirs.id}),
+        ("lcm_grep", {"pattern": "a", "thread": foreign_conversation.id}),
         ("lcm_grep", {"pattern": "a", "thread": {"$ne": ""}}),
         ("lcm_describe", {"id": {"a": 1}}),
-        ("lcm_describe", {"id": nodes_of(mine)[0]}),
-        ("lcm_expand", {"id": nodes_of(mine)[0]}),
-        ("lcm_expand", {"id": "../../etc/passwd", "thread": mine.id}),
+        ("lcm_describe", {"id": nodes_of(own_conversation)[0]}),
+        ("lcm_expand", {"id": nodes_of(own_conversation)[0]}),
+        ("lcm_expand", {"id": "../../etc/passwd", "thread": own_conversation.id}),
         ("lcm_expand", {"id": "message:1", "offset": "12"}),
-        ("lcm_expand", {"id": nodes_of(theirs)[0], "thread": theirs.id}),
+        (
+            "lcm_expand",
+            {"id": nodes_of(foreign_conversation)[0], "thread": foreign_conversation.id},
+        ),
         ("lcm_forget", {"id": "n1"}),
     ]
     async with serve_tools(store, LookupReach("ann")) as ann:

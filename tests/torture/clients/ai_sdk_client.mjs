@@ -22,7 +22,7 @@ const tools = {
 };
 const messages = [];
 const answers = [];
-for (const [number, text] of job.says.entries()) {
+for (const [number, text] of job.texts.entries()) {
   messages.push({ role: "user", content: text });
   const asked = {
     model: models[job.api](),

@@ -24,7 +24,7 @@ def main() -> None:
         main_model=model, edit_format="ask", io=io, use_git=False, map_tokens=0
     )
     answers = []
-    for text in job["says"]:
+    for text in job["texts"]:
         coder.run(with_message=text)
         answers.append(coder.partial_response_content)
     print()

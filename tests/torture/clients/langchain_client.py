@@ -22,7 +22,7 @@ def main() -> None:
         model = ChatOpenAI(**known, base_url=f"{job['url']}/v1", use_responses_api=responses)
     history: list[BaseMessage] = [SystemMessage(job["system"])]
     answers = []
-    for number, text in enumerate(job["says"]):
+    for number, text in enumerate(job["texts"]):
         history.append(HumanMessage(text))
         if number % 2:
             answer: Any = AIMessage("")

@@ -25,7 +25,7 @@ def main() -> None:
     known["max_tokens"] = job.get("most", 500)
     history = [{"role": "system", "content": job["system"]}]
     answers = []
-    for number, text in enumerate(job["says"]):
+    for number, text in enumerate(job["texts"]):
         history.append({"role": "user", "content": text})
         if number % 2:
             chunks: Any = litellm.completion(**known, messages=history, stream=True)

@@ -23,7 +23,7 @@ def main() -> None:
 
     conversation = llm.get_model("behind").conversation()
     answers = []
-    for number, text in enumerate(job["says"]):
+    for number, text in enumerate(job["texts"]):
         system = job["system"] if not number else None
         answers.append(conversation.prompt(text, system=system, stream=bool(number % 2)).text())
     print(json.dumps(answers))

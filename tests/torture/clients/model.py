@@ -150,7 +150,7 @@ class TaskModel:
         )
         if self.reread is None:
             self.reread = False
-            arguments = _fill(self.tools[self.rereads], f"part-{number:03d}.txt")
+            arguments = fill_name(self.tools[self.rereads], f"part-{number:03d}.txt")
             function = {"name": self.rereads, "arguments": json.dumps(arguments)}
             call: Any = {"id": "call_again", "type": "function", "function": function}
             return ModelReply(
@@ -169,7 +169,7 @@ class TaskModel:
         for at in range(self.width):
             number = (self.done - 1) * self.width + at + 1
             name = usable[number % len(usable)]
-            arguments = _fill(self.tools[name], f"part-{number:03d}.txt")
+            arguments = fill_name(self.tools[name], f"part-{number:03d}.txt")
             function = {"name": name, "arguments": json.dumps(arguments)}
             calls.append({"id": f"call_{number:04d}", "type": "function", "function": function})
         message: Any = {
@@ -210,11 +210,12 @@ class TaskModel:
         return ModelReply(message, "tool_calls")
 
 
-def _fill(value: Any, name: str) -> Any:
+def fill_name(value: Any, name: str) -> Any:
+    """Replace `{name}` in every text of the value."""
     if isinstance(value, Mapping):
-        return {key: _fill(part, name) for key, part in value.items()}
+        return {key: fill_name(part, name) for key, part in value.items()}
     if isinstance(value, list):
-        return [_fill(part, name) for part in value]
+        return [fill_name(part, name) for part in value]
     return value.replace("{name}", name) if isinstance(value, str) else value
 
 

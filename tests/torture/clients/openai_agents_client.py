@@ -38,7 +38,7 @@ def main() -> None:
     )
     history: list[Any] = []
     answers = []
-    for text in job["says"]:
+    for text in job["texts"]:
         ran = Runner.run_sync(agent, [*history, {"role": "user", "content": text}])
         history = ran.to_input_list()
         answers.append(ran.final_output)

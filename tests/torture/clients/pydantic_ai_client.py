@@ -40,7 +40,7 @@ def main() -> None:
     )
     history: Any = None
     answers = []
-    for text in job["says"]:
+    for text in job["texts"]:
         ran = agent.run_sync(text, message_history=history)
         history = ran.all_messages()
         answers.append(ran.output)

@@ -24,7 +24,7 @@ def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     model: Any = OpenAIServerModel(job["model"], api_base=f"{job['url']}/v1", api_key="any")
     agent: Any = ToolCallingAgent([look_up], model, instructions=job["system"], verbosity_level=0)
-    answers = [str(agent.run(text, reset=False)) for text in job["says"]]
+    answers = [str(agent.run(text, reset=False)) for text in job["texts"]]
     print()
     print(json.dumps(answers))
 

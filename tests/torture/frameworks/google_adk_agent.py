@@ -22,16 +22,16 @@ from everthread.integrations.google_adk import (
     to_core,
 )
 
-TOLD: list[str] = []
+EVENTS: list[str] = []
 
 
 class EventRecorder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "everthread", {})
-        TOLD.append(str(event.get("event", "")))
+        EVENTS.append(str(event.get("event", "")))
 
 
-def check_contents() -> None:
+def assert_contents() -> None:
     def call(name: str, call_id: str | None) -> Any:
         return types.Part(
             function_call=types.FunctionCall(id=call_id, name=name, args={"entry": "1"})
@@ -70,15 +70,15 @@ def check_contents() -> None:
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
-    check_contents()
+    assert_contents()
 
     def look_up(entry: str) -> str:
         """Return the ledger's line about an entry."""
         return str(job["page"]).format(entry=entry)
 
-    ear = logging.getLogger("google_adk")
-    ear.setLevel(logging.INFO)
-    ear.addHandler(EventRecorder())
+    logger = logging.getLogger("google_adk")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(EventRecorder())
     model = LiteLlm(
         f"openai/{job['model']}",
         api_base=f"{job['url']}/v1",
@@ -92,10 +92,10 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
     session = await runner.session_service.create_session(
         app_name="books", user_id="anna", session_id="books"
     )
-    heard: list[str] = []
-    refused = ""
-    pieces = 0
-    for number, text in enumerate(job["says"]):
+    answers: list[str] = []
+    error_text = ""
+    piece_count = 0
+    for number, text in enumerate(job["texts"]):
         said = types.Content(role="user", parts=[types.Part(text=text)])
         asked: Any = {"user_id": "anna", "session_id": session.id, "new_message": said}
         words = ""
@@ -113,25 +113,25 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
                     )
                 ]
             for event in events:
-                pieces += bool(event.partial)
+                piece_count += bool(event.partial)
                 if event.is_final_response() and event.content and not event.partial:
                     words = "".join(part.text or "" for part in event.content.parts)
-                refused = refused or event.error_message or ""
+                error_text = error_text or event.error_message or ""
         except Exception as error:  # noqa: BLE001 - whatever the provider's refusal becomes
-            refused = str(error)
-        if refused:
+            error_text = str(error)
+        if error_text:
             break
-        heard.append(words)
-    kept: Any = await runner.session_service.get_session(
+        answers.append(words)
+    kept_count: Any = await runner.session_service.get_session(
         app_name="books", user_id="anna", session_id=session.id
     )
     await everthread.close()
     return {
-        "heard": heard,
-        "refused": refused,
-        "kept": len(kept.events),
-        "told": TOLD,
-        "pieces": pieces,
+        "answers": answers,
+        "error_text": error_text,
+        "kept_count": len(kept_count.events),
+        "events": EVENTS,
+        "piece_count": piece_count,
     }
 
 

@@ -23,7 +23,7 @@ from everthread.integrations.langchain import (
 OPENED = {"configurable": {"thread_id": "books"}}
 
 
-def check_messages() -> None:
+def assert_messages() -> None:
     call: Any = {
         "id": "call_1",
         "name": "look_up",
@@ -51,7 +51,7 @@ def check_messages() -> None:
         assert to_core(again) == to_core(message)
 
 
-def check_summarize(model: Any) -> None:
+def assert_summarize(model: Any) -> None:
     said = [
         HumanMessage("Never book twice."),
         AIMessage("Understood."),
@@ -63,12 +63,12 @@ def check_summarize(model: Any) -> None:
 
 def stream_events(agent: Any, said: Any) -> list[str]:
     """Stream a turn without `await`; return the events it reported."""
-    pieces = agent.stream(said, OPENED, stream_mode="custom")
-    return [piece["everthread"]["event"] for piece in pieces]
+    parts = agent.stream(said, OPENED, stream_mode="custom")
+    return [part["everthread"]["event"] for part in parts]
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
-    check_messages()
+    assert_messages()
 
     def look_up(entry: str) -> str:
         """Return the ledger's line about an entry."""
@@ -81,7 +81,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         max_retries=0,
         stream_usage=True,
     )
-    check_summarize(model)
+    assert_summarize(model)
     everthread = EverthreadMiddleware(store=job["store"], window=job["window"])
     agent: Any = create_agent(
         model,
@@ -90,11 +90,11 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         checkpointer=InMemorySaver(),
         middleware=[everthread] if job["managed"] else [],
     )
-    heard = []
-    refused = ""
-    told = []
-    pieces = 0
-    for number, text in enumerate(job["says"]):
+    answers = []
+    error_text = ""
+    events = []
+    piece_count = 0
+    for number, text in enumerate(job["texts"]):
         said: Any = {"messages": [HumanMessage(text)]}
         try:
             if number % 6 == 0:
@@ -102,25 +102,25 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
             elif number % 6 == 1:
                 await agent.ainvoke(said, OPENED)
             elif number % 2 == 0:
-                told += await asyncio.to_thread(stream_events, agent, said)
+                events += await asyncio.to_thread(stream_events, agent, said)
             else:
                 async for kind, piece in agent.astream(
                     said, OPENED, stream_mode=["messages", "custom"]
                 ):
-                    pieces += kind == "messages"
-                    told += [piece["everthread"]["event"]] if kind == "custom" else []
+                    piece_count += kind == "messages"
+                    events += [piece["everthread"]["event"]] if kind == "custom" else []
         except Exception as error:  # noqa: BLE001 - whatever the provider's refusal becomes
-            refused = str(error)
+            error_text = str(error)
             break
-        heard.append((await agent.aget_state(OPENED)).values["messages"][-1].text)
-    kept = len((await agent.aget_state(OPENED)).values["messages"])
+        answers.append((await agent.aget_state(OPENED)).values["messages"][-1].text)
+    kept_count = len((await agent.aget_state(OPENED)).values["messages"])
     everthread.close()
     return {
-        "heard": heard,
-        "refused": refused,
-        "kept": kept,
-        "told": told,
-        "pieces": pieces,
+        "answers": answers,
+        "error_text": error_text,
+        "kept_count": kept_count,
+        "events": events,
+        "piece_count": piece_count,
     }
 
 

@@ -100,7 +100,7 @@ class Bookkeeper:
             "timeout": 120,
         }
         self.history: list[Any] = [{"role": "system", "content": job["system"]}]
-        self.pieces = 0
+        self.piece_count = 0
 
     async def ask(self, text: str, how: int) -> str:
         self.history.append({"role": "user", "content": text})
@@ -139,7 +139,7 @@ class Bookkeeper:
             options: Any = {"stream": True, "stream_options": {"include_usage": True}}
             chunks: Any = await client.chat.completions.create(**request, **options)
             async for chunk in chunks:
-                self.pieces += 1
+                self.piece_count += 1
                 for choice in chunk.choices:
                     said += choice.delta.content or ""
                     for call in choice.delta.tool_calls or ():
@@ -159,28 +159,28 @@ class Bookkeeper:
 async def main(job: dict[str, Any]) -> dict[str, Any]:
     folder = Path.cwd()
     process, address = await asyncio.to_thread(start, job, folder)
-    heard = []
-    refused = ""
+    answers = []
+    error_text = ""
     bookkeeper = Bookkeeper(job, address)
     try:
-        for number, text in enumerate(job["says"]):
+        for number, text in enumerate(job["texts"]):
             try:
-                heard.append(await bookkeeper.ask(text, number % 3))
+                answers.append(await bookkeeper.ask(text, number % 3))
             except Exception as error:  # noqa: BLE001 - whatever the provider's refusal becomes
-                refused = str(error)
+                error_text = str(error)
                 break
     finally:
         process.terminate()
         process.wait(30)
     told = folder / "told.txt"
     events = told.read_text("utf-8").split() if told.exists() else []
-    kept = len(bookkeeper.history)
+    kept_count = len(bookkeeper.history)
     return {
-        "heard": heard,
-        "refused": refused,
-        "kept": kept,
-        "told": events,
-        "pieces": bookkeeper.pieces,
+        "answers": answers,
+        "error_text": error_text,
+        "kept_count": kept_count,
+        "events": events,
+        "piece_count": bookkeeper.piece_count,
         "recall": False,
     }
 

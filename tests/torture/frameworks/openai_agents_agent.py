@@ -22,16 +22,16 @@ from openai import AsyncOpenAI
 from everthread.integrations.openai_agents import EverthreadSession, from_core, to_core
 
 set_tracing_disabled(disabled=True)
-TOLD: list[str] = []
+EVENTS: list[str] = []
 
 
 class EventRecorder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "everthread", {})
-        TOLD.append(str(event.get("event", "")))
+        EVENTS.append(str(event.get("event", "")))
 
 
-def check_items() -> None:
+def assert_items() -> None:
     call = {
         "type": "function_call",
         "call_id": "call_1",
@@ -60,7 +60,7 @@ def check_items() -> None:
     assert to_core(again)[0] == messages
 
 
-async def check_session(store: str) -> None:
+async def assert_session(store: str) -> None:
     session = EverthreadSession("checked", store=store)
     assert isinstance(session, Session)
     items: Any = [{"role": "user", "content": f"Item {number}"} for number in range(120)]
@@ -77,16 +77,16 @@ async def check_session(store: str) -> None:
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
-    check_items()
-    await check_session(job["store"])
+    assert_items()
+    await assert_session(job["store"])
 
     def look_up(entry: str) -> str:
         """Return the ledger's line about an entry."""
         return str(job["page"]).format(entry=entry)
 
-    ear = logging.getLogger("openai.agents")
-    ear.setLevel(logging.INFO)
-    ear.addHandler(EventRecorder())
+    logger = logging.getLogger("openai.agents")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(EventRecorder())
     session = EverthreadSession("books", store=job["store"], window=job["window"])
     plain: Any = SQLiteSession("books")
     tools = (
@@ -95,11 +95,11 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
         else [function_tool(look_up)]
     )
     agent: Any = Agent("bookkeeper", instructions=job["system"], tools=tools, model=job["model"])
-    heard = []
-    refused = ""
-    pieces = 0
+    answers = []
+    error_text = ""
+    piece_count = 0
     used: Any = session if job["managed"] else plain
-    for number, text in enumerate(job["says"]):
+    for number, text in enumerate(job["texts"]):
         # Of the loop it is used in.
         client = AsyncOpenAI(base_url=f"{job['url']}/v1", api_key="any", max_retries=0)
         provider = OpenAIProvider(openai_client=client, use_responses=False)
@@ -111,7 +111,7 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
             if number % 3 == 0:
                 run: Any = Runner.run_streamed(agent, text, session=used, run_config=config)
                 async for event in run.stream_events():
-                    pieces += event.type == "raw_response_event"
+                    piece_count += event.type == "raw_response_event"
             elif number % 3 == 1:
                 run = await Runner.run(agent, text, session=used, run_config=config)
             else:
@@ -119,17 +119,17 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
                     run_alone, agent, text, session=used, run_config=config
                 )
         except Exception as error:  # noqa: BLE001 - whatever the provider's refusal becomes
-            refused = str(error)
+            error_text = str(error)
             break
-        heard.append(str(run.final_output))
-    kept = len(await used.get_items())
+        answers.append(str(run.final_output))
+    kept_count = len(await used.get_items())
     session.close()
     return {
-        "heard": heard,
-        "refused": refused,
-        "kept": kept,
-        "told": TOLD,
-        "pieces": pieces,
+        "answers": answers,
+        "error_text": error_text,
+        "kept_count": kept_count,
+        "events": EVENTS,
+        "piece_count": piece_count,
     }
 
 

@@ -31,16 +31,16 @@ from everthread.integrations.pydantic_ai import (
     to_core,
 )
 
-TOLD: list[str] = []
+EVENTS: list[str] = []
 
 
 class EventRecorder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "everthread", {})
-        TOLD.append(str(event.get("event", "")))
+        EVENTS.append(str(event.get("event", "")))
 
 
-def check_messages() -> None:
+def assert_messages() -> None:
     history: Any = [
         ModelRequest(
             [
@@ -84,21 +84,21 @@ def check_messages() -> None:
 
 
 async def main(job: dict[str, Any]) -> dict[str, Any]:
-    check_messages()
+    assert_messages()
 
     def look_up(entry: str) -> str:
         """Return the ledger's line about an entry."""
         return str(job["page"]).format(entry=entry)
 
-    ear = logging.getLogger("pydantic_ai")
-    ear.setLevel(logging.INFO)
-    ear.addHandler(EventRecorder())
+    logger = logging.getLogger("pydantic_ai")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(EventRecorder())
     everthread = Everthread(store=job["store"], window=job["window"])
-    heard: list[str] = []
-    refused = ""
-    pieces = 0
+    answers: list[str] = []
+    error_text = ""
+    piece_count = 0
     history: Any = None
-    for number, text in enumerate(job["says"]):
+    for number, text in enumerate(job["texts"]):
         # Of the loop it is used in.
         provider = OpenAIProvider(base_url=f"{job['url']}/v1", api_key="any")
         agent: Any = Agent(
@@ -111,26 +111,26 @@ async def main(job: dict[str, Any]) -> dict[str, Any]:
             if number % 3 == 0:
                 async with agent.run_stream(text, message_history=history) as run:
                     async for _ in run.stream_text(delta=True, debounce_by=None):
-                        pieces += 1
-                heard.append(await run.get_output())
+                        piece_count += 1
+                answers.append(await run.get_output())
             elif number % 3 == 1:
                 run = await agent.run(text, message_history=history)
-                heard.append(run.output)
+                answers.append(run.output)
             else:
                 run = await asyncio.to_thread(agent.run_sync, text, message_history=history)
-                heard.append(run.output)
+                answers.append(run.output)
         except Exception as error:  # noqa: BLE001 - whatever the provider's refusal becomes
-            refused = str(error)
+            error_text = str(error)
             break
         history = run.all_messages()
-    kept = sum(len(message.parts) for message in history)
+    kept_count = sum(len(message.parts) for message in history)
     everthread.close()
     return {
-        "heard": heard,
-        "refused": refused,
-        "kept": kept,
-        "told": TOLD,
-        "pieces": pieces,
+        "answers": answers,
+        "error_text": error_text,
+        "kept_count": kept_count,
+        "events": EVENTS,
+        "piece_count": piece_count,
     }
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.torture.clients.model import fill_name
+
 RECALL = "recall"
 MAX_RECALLS = 3
 
@@ -72,7 +74,7 @@ class StoryModel:
         for at in range(self.width):
             number = (self.done - 1) * self.width + at + 1
             name = usable[number % len(usable)]
-            arguments = _fill(self.tools[name], f"part-{number:03d}.txt")
+            arguments = fill_name(self.tools[name], f"part-{number:03d}.txt")
             calls.append(Call(f"call_{number:04d}", name, arguments))
         return calls
 
@@ -86,14 +88,6 @@ class StoryModel:
         query = {"query": self.question.strip("?").partition(" the ")[2]}
         call = Call(f"call_recall_{self.recalls}", RECALL, query)
         return Answer(calls=[call], thinking="It is not in the prompt: look it up.")
-
-
-def _fill(value: Any, name: str) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _fill(part, name) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_fill(part, name) for part in value]
-    return value.replace("{name}", name) if isinstance(value, str) else value
 
 
 def tool_names(body: Mapping[str, Any]) -> list[str]:

@@ -99,7 +99,7 @@ async def render_farewell(
     calls = (await load_thread_usage(store, thread))["all"]
     usage = sum_calls("all", calls)
     comparison = compare_thread(
-        await store.overview.list_calls([thread]),
+        await store.usage.list_usage(thread),
         await store.compactions(thread),
         find_prices=PriceTable(),
         find_window=lambda _model: window,

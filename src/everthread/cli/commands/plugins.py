@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,15 +38,15 @@ def list_engines(as_json: JsonOption = False) -> None:
             {
                 "active": active_engine,
                 "problem": problem,
-                "engines": [dataclasses.asdict(engine) for engine in engines],
+                "engines": [_describe_engine(engine) for engine in engines],
             }
         )
         return
     name_width = max(len(engine.name) for engine in engines)
-    source_width = max(len(engine.source) for engine in engines)
+    source_width = max(len(engine.origin) for engine in engines)
     for engine in engines:
-        mark = "*" if engine.active else " "
-        line_start = f"{mark} {engine.name:<{name_width}}  {engine.source:<{source_width}}  "
+        mark = "*" if engine.is_active else " "
+        line_start = f"{mark} {engine.name:<{name_width}}  {engine.origin:<{source_width}}  "
         line = f"{line_start}{shorten_path(str(engine.location), console.width - len(line_start))}"
         # A directory may be called anything; it takes one line.
         print_text(line.replace("\n", "␊"))
@@ -70,6 +69,17 @@ def use(
     EngineChoice(name, config.engines.get(source.name, {})).check()
     is_changed = set_keys(config_path(), {"context.engine": name})
     print_text(f"{source}: {'is used from now on' if is_changed else 'was in use already'}")
+
+
+def _describe_engine(engine: registry.FoundEngine) -> dict[str, Any]:
+    return {
+        "name": engine.name,
+        "source": engine.origin,
+        "location": engine.location,
+        "active": engine.is_active,
+        "problem": engine.problem,
+        "description": engine.description,
+    }
 
 
 def _find_problem(active_engine: str, home: Path) -> str:

@@ -96,7 +96,7 @@ class CutFitter:
             indices.append(kept_user_index)
         for index in indices:
             if index in tail.pruned_indices:
-                messages[index] = kept.pruner.pruned_message(index)
+                messages[index] = kept.pruner.prune_message(index)
             elif index in tail.result_limits:
                 shortened, _ = kept.cut_results_to(index, tail.result_limits[index])
                 messages[index] = shortened.message

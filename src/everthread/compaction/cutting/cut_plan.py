@@ -127,7 +127,7 @@ class CutPlan:
                 redacted_messages.get(index, message) for index, message in enumerate(messages)
             ]
             pruner = Pruner(CompactionHistory(clean_messages))
-        pruned_messages = [pruner.pruned_message(index) for index in self.covered_indices]
+        pruned_messages = [pruner.prune_message(index) for index in self.covered_indices]
         return [without_summary(message) or message for message in pruned_messages]
 
     @property
@@ -154,7 +154,7 @@ class CutPlan:
         cut = self.cut
         middle = range(cut.head_end, cut.tail_start)
         messages = [*cut.messages]
-        messages[cut.head_end : cut.tail_start] = map(self.pruner.pruned_message, middle)
+        messages[cut.head_end : cut.tail_start] = map(self.pruner.prune_message, middle)
         cut_without_middle = replace(
             cut,
             tail_start=cut.head_end,
@@ -175,7 +175,7 @@ class CutPlan:
         for message, index in zip(messages, indices, strict=True):
             if index is not None and message is self.history.messages[index]:
                 total += self.history.sizes[index]
-            elif index is not None and message is self.pruner.pruned_message(index):
+            elif index is not None and message is self.pruner.prune_message(index):
                 total += self.pruner.count_tokens(index, counter)
             else:
                 total += counter.message(message)

@@ -43,7 +43,7 @@ class KeptMessages:
         self.counter = counter
         self.permanent = permanent
         self.user_words_sizes = user_words_sizes
-        indices_after_head = permanent.indices_between(history.head_end, len(history.messages))
+        indices_after_head = permanent.list_indices_between(history.head_end, len(history.messages))
         self._permanent_sizes = make_running_sizes(
             (index, counter.message(permanent.messages[index])) for index in indices_after_head
         )
@@ -106,7 +106,7 @@ class KeptMessages:
         """Return the tokens of a message with its results as one line each."""
         if not self.history.facts[index].is_summary:
             return self.pruner.count_tokens(index, self.counter)
-        return self._count_without_summary(self.pruner.pruned_message(index))
+        return self._count_without_summary(self.pruner.prune_message(index))
 
     def _count_without_summary(self, message: Message) -> int:
         """Return the tokens of a message without an earlier summary in it."""

@@ -35,7 +35,7 @@ class PermanentMessages:
         """Indices of messages without any conversation."""
         return frozenset(self.messages) - self.mixed_indices
 
-    def indices_between(self, start: int, end: int) -> list[int]:
+    def list_indices_between(self, start: int, end: int) -> list[int]:
         """Return the indices in `[start, end)`."""
         return [index for index in self.messages if start <= index < end]
 

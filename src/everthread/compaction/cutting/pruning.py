@@ -70,7 +70,7 @@ def prune_messages(
     end = min(protect_from, len(messages))
     return [
         *messages[:start],
-        *map(pruner.pruned_message, range(start, end)),
+        *map(pruner.prune_message, range(start, end)),
         *messages[max(start, end) :],
     ]
 
@@ -83,14 +83,13 @@ class Pruner:
         self._prunes_results = prune_results
         self._unanswered_index = _find_unanswered_message(history)
         self._latest_user_index = history.latest_user_index
-        self._pruned: dict[int, Message] = {}
+        self._pruned_messages: dict[int, Message] = {}
 
-    def pruned_message(self, index: int) -> Message:
+    def prune_message(self, index: int) -> Message:
         """Return the message of this index, pruned."""
-        pruned = self._pruned.get(index)
-        if pruned is None:
-            pruned = self._pruned[index] = self._prune(index)
-        return pruned
+        if index not in self._pruned_messages:
+            self._pruned_messages[index] = self._prune(index)
+        return self._pruned_messages[index]
 
     def _prune(self, index: int) -> Message:
         """Return a message with its results, arguments and images as far as they stay."""
@@ -106,7 +105,7 @@ class Pruner:
 
     def count_tokens(self, index: int, counter: TokenCounter) -> int:
         """Count the tokens of the pruned message."""
-        message = self.pruned_message(index)
+        message = self.prune_message(index)
         if message is self.history.messages[index]:
             return self.history.sizes[index]
         return counter.message(message)

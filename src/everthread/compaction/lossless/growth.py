@@ -68,20 +68,20 @@ class GrownGraph:
 class Growth:
     """One run of the growth steps."""
 
-    plan: GrowthInput
-    count: CountTokens
+    growth_input: GrowthInput
+    count_tokens: CountTokens
     new_nodes: dict[str, Node] = field(default_factory=dict)
     texts: list[NodeText] = field(default_factory=list)
 
     def run(self, written_texts: Sequence[NodeText]) -> Sequence[NodeTask] | GrownGraph:
         """Run with the texts so far. Return the texts to write next, or the grown graph."""
-        writer = NodeWriter(self.count)
+        writer = NodeWriter(self.count_tokens)
         texts = iter(written_texts)
         steps = self._steps()
         try:
             tasks = next(steps)
             while True:
-                if self.plan.has_model:
+                if self.growth_input.has_model:
                     ready_texts = list(islice(texts, len(tasks)))
                 else:
                     ready_texts = [writer.write_text(task, empty_draft()) for task in tasks]
@@ -94,7 +94,9 @@ class Growth:
 
     def _steps(self) -> GrowthGenerator:
         """Adopt a foreign summary, rewrite makeshift nodes, add leaves, then condense the view."""
-        earlier_nodes = [self._adopt_foreign_summary(part) for part in self.plan.visible_nodes]
+        earlier_nodes = [
+            self._adopt_foreign_summary(part) for part in self.growth_input.visible_nodes
+        ]
         earlier_nodes = yield from self._rewrite_makeshift_nodes(earlier_nodes)
         leaves = yield from self._add_leaves()
         return (yield from self._condense([*earlier_nodes, *leaves]))
@@ -104,10 +106,10 @@ class Growth:
         node = visible_node.node
         if node.id:
             return visible_node
-        ids = self.plan.graph.covered_ids
+        ids = self.growth_input.graph.covered_ids
         node = replace(
             node,
-            covered_tokens=self.count(node.body),
+            covered_tokens=self.count_tokens(node.body),
             sources=tuple(map(str, ids)),
         )
         if ids:
@@ -116,7 +118,7 @@ class Growth:
 
     def _rewrite_makeshift_nodes(self, visible_nodes: list[VisibleNode]) -> GrowthGenerator:
         """Let a model rewrite makeshift nodes; stop at the first that it cannot write."""
-        if not (self.plan.graph.is_stored and self.plan.has_model):
+        if not (self.growth_input.graph.is_stored and self.growth_input.has_model):
             return visible_nodes
         for index in find_makeshift_nodes(visible_nodes):
             new_node = yield from self._rewrite_node(visible_nodes[index])
@@ -131,7 +133,7 @@ class Growth:
 
     def _rewrite_node(self, visible_node: VisibleNode) -> NodeGenerator:
         """Return a makeshift node with a model's text; None if its sources are missing or no model can write."""
-        graph = self.plan.graph
+        graph = self.growth_input.graph
         node = visible_node.node
         options = self._limit_options(node.covered_tokens // 2)
         stored_sources = graph.nodes if node.level else graph.originals
@@ -152,7 +154,7 @@ class Growth:
 
     def _add_leaves(self) -> GrowthGenerator:
         """Add a leaf over each run of messages."""
-        leaves = self.plan.leaves
+        leaves = self.growth_input.leaves
         texts = yield [LeafTask(leaf, self._limit_options(leaf.tokens // 2)) for leaf in leaves]
         return [
             self._add_node(self._make_leaf(leaf, text), len(leaf.message_ids), text)
@@ -163,7 +165,7 @@ class Growth:
         """Return a leaf over these messages with this text."""
         first_id = min(leaf.message_ids)
         last_id = max(leaf.message_ids)
-        originals = self.plan.graph.originals
+        originals = self.growth_input.graph.originals
         times = [
             originals[message_id].created
             for message_id in (first_id, last_id)
@@ -192,17 +194,20 @@ class Growth:
 
         Shorter runs are merged only if the nodes do not fit. A run that would not get smaller stays.
         """
-        max_tokens = self.plan.max_tokens
+        max_tokens = self.growth_input.max_tokens
         unshrinkable_ids: set[str] = set()
         while (run := self._find_run(visible_nodes, unshrinkable_ids)) is not None:
             visible_nodes = yield from self._merge_adjacent_nodes(
                 visible_nodes, run, unshrinkable_ids
             )
-        while len(visible_nodes) > 1 and count_node_tokens(visible_nodes, self.count) > max_tokens:
-            run = _find_oldest_run(visible_nodes, self.plan.fan_in)
+        while (
+            len(visible_nodes) > 1
+            and count_node_tokens(visible_nodes, self.count_tokens) > max_tokens
+        ):
+            run = _find_oldest_run(visible_nodes, self.growth_input.fan_in)
             visible_nodes = yield from self._merge_adjacent_nodes(visible_nodes, run, None)
-        if visible_nodes and count_node_tokens(visible_nodes, self.count) > max_tokens:
-            heading_tokens = self.count(visible_nodes[0].text.partition("\n")[0]) + 2
+        if visible_nodes and count_node_tokens(visible_nodes, self.count_tokens) > max_tokens:
+            heading_tokens = self.count_tokens(visible_nodes[0].text.partition("\n")[0]) + 2
             visible_nodes = yield from self._write_parent(
                 visible_nodes, max(max_tokens - heading_tokens, MIN_NODE_TOKENS)
             )
@@ -212,7 +217,7 @@ class Growth:
         self, visible_nodes: Sequence[VisibleNode], unshrinkable_ids: set[str]
     ) -> range | None:
         """Return the oldest run of `fan_in` neighbours at one level that can be condensed, or None."""
-        fan_in = self.plan.fan_in
+        fan_in = self.growth_input.fan_in
         for start in range(len(visible_nodes) - fan_in + 1):
             run = visible_nodes[start : start + fan_in]
             levels = {part.node.level for part in run}
@@ -226,15 +231,16 @@ class Growth:
         run: range,
         unshrinkable_ids: set[str] | None,
     ) -> GrowthGenerator:
-        """Replace a run of nodes with one node over them.
+        """Return the nodes with one new node in place of this run.
 
-        If `unshrinkable_ids` is given and the node is not smaller, keep the run and remember it there.
+        If `unshrinkable_ids` is given and the new node is not smaller than the run, keep the run and add the id of its
+        first node there.
         """
         children = visible_nodes[run.start : run.stop]
-        size = count_node_tokens(children, self.count)
-        max_tokens = min(self.plan.options.max_tokens, size * 2 // 3)
+        size = count_node_tokens(children, self.count_tokens)
+        max_tokens = min(self.growth_input.options.max_tokens, size * 2 // 3)
         [parent] = yield from self._write_parent(children, max(max_tokens, MIN_NODE_TOKENS))
-        if unshrinkable_ids is not None and self.count(parent.text) >= size:
+        if unshrinkable_ids is not None and self.count_tokens(parent.text) >= size:
             unshrinkable_ids.add(children[0].node.id)
             del self.new_nodes[parent.node.id]
             return visible_nodes
@@ -242,7 +248,9 @@ class Growth:
 
     def _write_parent(self, children: Sequence[VisibleNode], max_tokens: int) -> GrowthGenerator:
         """Return one node over these nodes, with the turns and times of all of them."""
-        [text] = yield [JoinTask(children, replace(self.plan.options, max_tokens=max_tokens))]
+        [text] = yield [
+            JoinTask(children, replace(self.growth_input.options, max_tokens=max_tokens))
+        ]
         nodes = [part.node for part in children]
         node = Node(
             id="",
@@ -265,7 +273,7 @@ class Growth:
 
     def _limit_options(self, max_tokens: int) -> NodeOptions:
         """Return the options with at most this many tokens for the node."""
-        options = self.plan.options
+        options = self.growth_input.options
         return replace(
             options,
             max_tokens=max(min(options.max_tokens, max_tokens), MIN_NODE_TOKENS),
@@ -278,7 +286,7 @@ class Growth:
         visible_node = VisibleNode(with_node_id(node), message_count)
         visible_node = replace(
             visible_node,
-            node=replace(visible_node.node, tokens=self.count(visible_node.text)),
+            node=replace(visible_node.node, tokens=self.count_tokens(visible_node.text)),
         )
         self.new_nodes[visible_node.node.id] = visible_node.node
         if text is not None:

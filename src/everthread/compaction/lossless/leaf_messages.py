@@ -78,7 +78,7 @@ class LeafSplitter:
             self.leaf_tokens,
             tokens.__getitem__,
         )
-        journals = self._write_journals(chunks, middle, thread_state, last_turn)
+        journals = self._build_journals(chunks, middle, thread_state, last_turn)
         leaves = []
         for chunk, journal in zip(chunks, journals, strict=True):
             leaf = LeafMessages(
@@ -92,7 +92,7 @@ class LeafSplitter:
             leaves.append(leaf)
         return leaves
 
-    def _write_journals(
+    def _build_journals(
         self,
         runs: Sequence[Sequence[int]],
         messages: Mapping[int, Message],

@@ -112,7 +112,7 @@ class LosslessOptions:
             )
         return cls(**options)
 
-    def leaf_size(self, threshold: int) -> int:
+    def compute_leaf_tokens(self, threshold: int) -> int:
         """Return the tokens of messages that make a leaf."""
         return self.leaf_tokens or max(threshold // 8, 1_000)
 
@@ -132,7 +132,7 @@ class PendingGraphSummary:
     """A summary that the lossless engine has begun."""
 
     summary_input: SummaryInput
-    growth: GrowthInput
+    growth_input: GrowthInput
     thread_state: ThreadState
     """The state of the thread at the end of the covered messages."""
     marker: str
@@ -204,7 +204,7 @@ class LosslessEngine(PlanningEngine):
         leaves = self._split_into_leaves(summary_input, visible_nodes, covered_state)
         covered_state = covered_state.prepare_for_summary(cut_plan.list_covered_facts())
         state = cut_plan.add_tail(covered_state)
-        budget = self._summary_budget(
+        budget = self._compute_summary_tokens(
             summary_input, visible_nodes, sum(leaf.tokens for leaf in leaves)
         )
         names = NamesSection.plan(
@@ -233,7 +233,7 @@ class LosslessEngine(PlanningEngine):
             focus=compaction_input.focus_topic,
             manual=compaction_input.manual,
         )
-        growth = GrowthInput(
+        growth_input = GrowthInput(
             tuple(visible_nodes),
             tuple(leaves),
             options=node_options,
@@ -244,7 +244,7 @@ class LosslessEngine(PlanningEngine):
         )
         pending = PendingGraphSummary(
             summary_input,
-            growth,
+            growth_input,
             thread_state=covered_state,
             marker=marker,
             other_sections=other_sections | state_sections,
@@ -270,7 +270,9 @@ class LosslessEngine(PlanningEngine):
         next_pending = replace(
             pending, written_texts=(*pending.written_texts, *texts), current_batch=()
         )
-        outcome = Growth(next_pending.growth, writer.count).run(next_pending.written_texts)
+        outcome = Growth(next_pending.growth_input, writer.count_tokens).run(
+            next_pending.written_texts
+        )
         if isinstance(outcome, GrownGraph):
             return self._compose_summary(next_pending, outcome)
         return replace(next_pending, current_batch=tuple(map(writer.begin_node, outcome)))
@@ -316,7 +318,7 @@ class LosslessEngine(PlanningEngine):
     def _find_stored_node(self, node: Node) -> Node:
         return self._known_nodes.get(node.id, node)
 
-    def _summary_budget(
+    def _compute_summary_tokens(
         self,
         summary_input: SummaryInput,
         visible_nodes: Sequence[VisibleNode],
@@ -348,7 +350,7 @@ class LosslessEngine(PlanningEngine):
             summary_input.compaction_input.ids,
         )
         last_turn = visible_nodes[-1].node.last_turn if visible_nodes else -1
-        leaf_tokens = self._options.leaf_size(self._services.budget.threshold)
+        leaf_tokens = self._options.compute_leaf_tokens(self._services.budget.threshold)
         splitter = LeafSplitter(summary_input, self._services.counter, leaf_tokens)
         return splitter.split(message_ids, thread_state, last_turn)
 
@@ -361,7 +363,7 @@ class LosslessEngine(PlanningEngine):
     def _begin_batch(self, pending: PendingGraphSummary) -> PendingGraphSummary:
         """Request the first texts, if any."""
         count = self._services.counter.text
-        outcome = Growth(pending.growth, count).run(())
+        outcome = Growth(pending.growth_input, count).run(())
         if isinstance(outcome, GrownGraph):
             return pending
         return replace(pending, current_batch=tuple(map(NodeWriter(count).begin_node, outcome)))

@@ -70,7 +70,7 @@ class LeafTask:
     leaf: LeafMessages
     options: NodeOptions
 
-    def request(self) -> SummaryRequest:
+    def make_request(self) -> SummaryRequest:
         """Return the request for the node's text."""
         leaf = self.leaf
         return SummaryRequest(
@@ -85,7 +85,7 @@ class LeafTask:
             is_stretch=True,
         )
 
-    def covered_tokens(self, count: CountTokens) -> int:  # noqa: ARG002 - as `JoinTask`
+    def count_covered_tokens(self, count: CountTokens) -> int:  # noqa: ARG002 - as `JoinTask`
         """Return the tokens that the node covers."""
         return self.leaf.tokens
 
@@ -97,7 +97,7 @@ class JoinTask:
     children: Sequence[VisibleNode]
     options: NodeOptions
 
-    def request(self) -> SummaryRequest:
+    def make_request(self) -> SummaryRequest:
         """Return the request for the node's text."""
         return SummaryRequest(
             messages=[],
@@ -110,7 +110,7 @@ class JoinTask:
             notes=[parse_sections(part.node.body) for part in self.children],
         )
 
-    def covered_tokens(self, count: CountTokens) -> int:
+    def count_covered_tokens(self, count: CountTokens) -> int:
         """Return the tokens that the node covers."""
         return sum(count(part.text) for part in self.children)
 
@@ -142,23 +142,23 @@ class NodeText:
 class NodeWriter:
     """A writer that turns drafts into the texts of nodes."""
 
-    count: CountTokens
+    count_tokens: CountTokens
 
     def begin_node(self, task: NodeTask) -> PendingNode:
         """Return a pending node with the requests for its draft."""
-        request = task.request()
+        request = task.make_request()
         first_request = replace(request, budget=max(request.budget, MIN_NODE_TOKENS))
         brief_request = replace(request, budget=max(request.budget // 2, MIN_NODE_TOKENS))
         return PendingNode(task, PendingDraft(first_request, brief_request))
 
     def receive_draft(self, node: PendingNode, draft: SummaryDraft) -> PendingNode | NodeText:
         """Return the text of a node, or the pending node with the next request if the draft is refused."""
-        request = node.task.request()
+        request = node.task.make_request()
         sources = join_sources(request.messages, "\n".join(request.previous.values()))
-        covered_tokens = node.task.covered_tokens(self.count)
+        covered_tokens = node.task.count_covered_tokens(self.count_tokens)
 
         def check(draft: SummaryDraft) -> SummaryDraft | str:
-            size = self.count(render_sections(draft.sections, skip_empty=True))
+            size = self.count_tokens(render_sections(draft.sections, skip_empty=True))
             if mark_sections(draft.sections, sources).should_be_refused:
                 return f"{draft.author} {TOO_MANY_UNKNOWN_NAMES}; its node was not used"
             max_tokens = max(request.budget, MIN_NODE_TOKENS)
@@ -177,7 +177,9 @@ class NodeWriter:
         max_tokens = task.options.max_tokens
         if isinstance(task, LeafTask):
             if not has_model_text:
-                journal_text = redact(task.leaf.journal.shorten_to(max_tokens, self.count).render())
+                journal_text = redact(
+                    task.leaf.journal.shorten_to(max_tokens, self.count_tokens).render()
+                )
                 return self._make_text(
                     draft, render_sections({DONE: journal_text}, skip_empty=True)
                 )
@@ -211,21 +213,29 @@ class NodeWriter:
             self._fit_sections(other_sections, max_tokens // 2) if other_sections else {}
         )
         used_tokens = (
-            self.count(render_sections(other_sections, skip_empty=True)) if other_sections else 0
+            self.count_tokens(render_sections(other_sections, skip_empty=True))
+            if other_sections
+            else 0
         )
         journal_text = (
-            join_journals(children).shorten_to(max_tokens - used_tokens - 8, self.count).render()
+            join_journals(children)
+            .shorten_to(max_tokens - used_tokens - 8, self.count_tokens)
+            .render()
         )
         return render_sections({**other_sections, DONE: journal_text}, skip_empty=True)
 
     def _fit_sections(self, sections: Mapping[str, str], max_tokens: int) -> Sections:
         """Return the sections within `max_tokens`, headings included."""
-        fitting_sections = drop_lines_to_fit(sections, max_tokens, self.count)
+        fitting_sections = drop_lines_to_fit(sections, max_tokens, self.count_tokens)
         while any(fitting_sections.values()):
-            excess = self.count(render_sections(fitting_sections, skip_empty=True)) - max_tokens
+            excess = (
+                self.count_tokens(render_sections(fitting_sections, skip_empty=True)) - max_tokens
+            )
             if excess <= 0:
                 break
-            shorter = drop_lines_to_fit(fitting_sections, max_tokens - excess - 8, self.count)
+            shorter = drop_lines_to_fit(
+                fitting_sections, max_tokens - excess - 8, self.count_tokens
+            )
             if shorter == fitting_sections:
                 break
             fitting_sections = shorter
@@ -241,13 +251,13 @@ class NodeWriter:
         written_text = "\n".join(sections.values())
         remaining = max_tokens - 12
         for name, text in sections.items():
-            remaining -= self.count(f"## {name}\n{text}\n\n") if text else 0
+            remaining -= self.count_tokens(f"## {name}\n{text}\n\n") if text else 0
         completed_sections = dict(sections)
         for name in _FACT_SECTIONS:
-            remaining -= 0 if completed_sections.get(name) else self.count(f"## {name}\n\n")
+            remaining -= 0 if completed_sections.get(name) else self.count_tokens(f"## {name}\n\n")
             chosen_lines: list[str] = []
             for line in reversed(joined_sections.get(name, "").split("\n")):
-                line_tokens = self.count(line) + 1
+                line_tokens = self.count_tokens(line) + 1
                 fact = line.lstrip("- ").strip()
                 if line.strip() and line_tokens <= remaining and fact not in written_text:
                     remaining -= line_tokens

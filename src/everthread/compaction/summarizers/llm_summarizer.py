@@ -151,30 +151,34 @@ class _SummaryJob:
         if self.request.notes:
             return await self._join_notes(self._make_note_entries(self.request.notes))
         groups = make_record(self.request.pruned)
-        previous_text = self._previous_text()
-        new_tokens = sum(count_entry_tokens(group, self._count) for group in groups)
-        previous_tokens = self._count(previous_text)
+        previous_text = self._render_previous()
+        new_tokens = sum(count_entry_tokens(group, self._count_tokens) for group in groups)
+        previous_tokens = self._count_tokens(previous_text)
         spare_tokens = int(
-            (self._max_material_tokens(1) - new_tokens - previous_tokens) / MAX_OVERSHOOT
+            (self._find_max_material_tokens(1) - new_tokens - previous_tokens) / MAX_OVERSHOOT
         )
-        note_target = self._note_target()
+        note_target = self._choose_note_target()
         if spare_tokens >= note_target:
             target = min(
-                self._summary_target(),
+                self._choose_summary_target(),
                 spare_tokens,
                 previous_tokens + max(new_tokens // 2, _MIN_TARGET_TOKENS),
             )
             return await self._write_summary(
-                self._full_prompt(groups, previous_text, target, new_tokens + previous_tokens)
+                self._make_full_prompt(groups, previous_text, target, new_tokens + previous_tokens)
             )
-        chunks = pack_chunks(groups, self._max_material_tokens(note_target), self._count)
+        chunks = pack_chunks(
+            groups, self._find_max_material_tokens(note_target), self._count_tokens
+        )
         notes = await self._ask_all(
             [
-                self._part_prompt(chunk, number, len(chunks), note_target)
+                self._make_part_prompt(chunk, number, len(chunks), note_target)
                 for number, chunk in enumerate(chunks, 1)
             ]
         )
-        earlier_texts = cut_text(previous_text, note_target, self._count) if previous_text else []
+        earlier_texts = (
+            cut_text(previous_text, note_target, self._count_tokens) if previous_text else []
+        )
         return await self._join_notes(
             [
                 *(RecordEntry(_EARLIER_LABEL, text) for text in earlier_texts),
@@ -187,21 +191,23 @@ class _SummaryJob:
 
         Several notes fit into one call, so each round leaves at most half of them.
         """
-        max_tokens = self._max_material_tokens(self._summary_target())
-        note_target = self._note_target()
-        groups = pack_chunks([[note] for note in notes], max_tokens, self._count)
+        max_tokens = self._find_max_material_tokens(self._choose_summary_target())
+        note_target = self._choose_note_target()
+        groups = pack_chunks([[note] for note in notes], max_tokens, self._count_tokens)
         while len(groups) > 1:
             groups_to_merge = [group for group in groups if len(group) > 1]
             joined_notes = iter(
                 self._make_note_entries(
                     await self._ask_all(
-                        [self._merge_prompt(group, note_target) for group in groups_to_merge]
+                        [self._make_merge_prompt(group, note_target) for group in groups_to_merge]
                     )
                 )
             )
             notes = [next(joined_notes) if len(group) > 1 else group[0] for group in groups]
-            groups = pack_chunks([[note] for note in notes], max_tokens, self._count)
-        return await self._write_summary(self._merge_prompt(groups[0], self._summary_target()))
+            groups = pack_chunks([[note] for note in notes], max_tokens, self._count_tokens)
+        return await self._write_summary(
+            self._make_merge_prompt(groups[0], self._choose_summary_target())
+        )
 
     async def _write_summary(self, prompt: SummaryPrompt) -> Sections:
         """Write the summary itself. Tell the model why the previous one was refused."""
@@ -233,10 +239,10 @@ class _SummaryJob:
             for prompt_calls in calls_by_prompt:
                 self.calls.usage.extend(prompt_calls.usage)
                 self.calls.warnings.extend(prompt_calls.warnings)
-                self.calls.was_repeated |= prompt_calls.was_repeated
+                self.calls.was_retried |= prompt_calls.was_retried
         return answers
 
-    def _full_prompt(
+    def _make_full_prompt(
         self,
         groups: Sequence[Sequence[RecordEntry]],
         previous_text: str,
@@ -251,17 +257,17 @@ class _SummaryJob:
             )
         )
         return self._make_prompt(
-            [*blocks, *self._open_request_blocks()],
+            [*blocks, *self._make_open_request_blocks()],
             "update" if previous_text else "first",
             target_tokens,
             material_tokens,
         )
 
-    def _part_prompt(
+    def _make_part_prompt(
         self, chunk: Sequence[RecordEntry], number: int, total: int, target_tokens: int
     ) -> SummaryPrompt:
         """Return the prompt for notes on one of several parts."""
-        material_tokens = count_entry_tokens(chunk, self._count)
+        material_tokens = count_entry_tokens(chunk, self._count_tokens)
         target_tokens = min(target_tokens, max(material_tokens // 2, _MIN_TARGET_TOKENS))
         return self._make_prompt(
             [make_marked_block("record", _render_entries(chunk))],
@@ -272,13 +278,13 @@ class _SummaryJob:
             total=total,
         )
 
-    def _merge_prompt(self, notes: Sequence[RecordEntry], target_tokens: int) -> SummaryPrompt:
+    def _make_merge_prompt(self, notes: Sequence[RecordEntry], target_tokens: int) -> SummaryPrompt:
         """Return the prompt that joins several notes."""
         blocks = [
             make_marked_block("notes", _render_entries(notes)),
-            *self._open_request_blocks(),
+            *self._make_open_request_blocks(),
         ]
-        note_tokens = count_entry_tokens(notes, self._count)
+        note_tokens = count_entry_tokens(notes, self._count_tokens)
         # Notes are dense already: joining few of them may take more words than they have.
         return self._make_prompt(
             blocks,
@@ -308,7 +314,7 @@ class _SummaryJob:
         )
         return SummaryPrompt(request, target_tokens, material_tokens)
 
-    def _previous_text(self) -> str:
+    def _render_previous(self) -> str:
         """Return the earlier summary as inert text; empty if there is none."""
         if not self.request.previous:
             return ""
@@ -316,7 +322,7 @@ class _SummaryJob:
             render_sections(self.request.previous, template=self.writer.template, skip_empty=True)
         )
 
-    def _open_request_blocks(self) -> list[str]:
+    def _make_open_request_blocks(self) -> list[str]:
         """Return the user's open request as a block, cut short because it is quoted elsewhere."""
         text = to_inert_text(self.request.task.strip())
         half_chars = self.window // 32
@@ -335,30 +341,32 @@ class _SummaryJob:
             for number, text in enumerate(texts, start=1)
         ]
 
-    def _summary_target(self) -> int:
+    def _choose_summary_target(self) -> int:
         """Return the target size of the summary: the budget, but at most a quarter of the window."""
         return max(min(self.request.budget, self.window // 4), 1)
 
-    def _note_target(self) -> int:
+    def _choose_note_target(self) -> int:
         """Return the target size of the notes on one part.
 
         Two notes fit into one call even if each is one and a half times as large.
         """
         return min(
-            max(self._summary_target(), _MIN_TARGET_TOKENS),
-            self._max_material_tokens(self._summary_target()) // 4,
+            max(self._choose_summary_target(), _MIN_TARGET_TOKENS),
+            self._find_max_material_tokens(self._choose_summary_target()) // 4,
         )
 
-    def _max_material_tokens(self, target_tokens: int) -> int:
+    def _find_max_material_tokens(self, target_tokens: int) -> int:
         """Return the tokens of material that fit into one call, beside its instructions and an answer of this size."""
-        request = self._make_prompt(self._open_request_blocks(), "update", target_tokens, 0).request
+        request = self._make_prompt(
+            self._make_open_request_blocks(), "update", target_tokens, 0
+        ).request
         max_tokens = int(self.window * _SAFE_WINDOW_SHARE) - int(MAX_OVERSHOOT * target_tokens)
         max_tokens -= self.writer.counter.request(request.messages, system=request.system)
         if max_tokens < _MIN_MATERIAL_TOKENS:
             raise SummaryError(f"a window of {self.window} tokens is too small for a summary")
         return max_tokens
 
-    def _count(self, text: str) -> int:
+    def _count_tokens(self, text: str) -> int:
         return self.writer.counter.text(text)
 
 

@@ -97,7 +97,7 @@ class SummaryDraft:
     verification: Verification = Verification()
     route: str = ""
     """The summariser of a chain that wrote the draft."""
-    was_repeated: bool = False
+    was_retried: bool = False
     """Whether the summariser asked its model a second time, because the first answer was unusable."""
 
     @property

@@ -32,7 +32,7 @@ class SummaryCalls:
 
     usage: list[Mapping[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    was_repeated: bool = False
+    was_retried: bool = False
     """Whether a prompt was sent again."""
 
     def make_draft(self, sections: Sections, author: str) -> SummaryDraft:
@@ -42,7 +42,7 @@ class SummaryCalls:
             author,
             warnings=tuple(self.warnings),
             usage=tuple(self.usage),
-            was_repeated=self.was_repeated,
+            was_retried=self.was_retried,
         )
 
     @contextmanager
@@ -79,7 +79,7 @@ class SummaryWriter:
             answers.append(judge_answer(reply, prompt, self.counter.text, self.template))
             if not answers[-1].fault or fault or len(answers) == MAX_ATTEMPTS:
                 break
-            calls.was_repeated = True
+            calls.was_retried = True
             prompt = prompt.repeat_with_reason(answers[-1].fault, self.template)
         usable = [answer for answer in answers if answer.is_usable]
         if not usable:

@@ -40,7 +40,7 @@ def assemble_messages(
         tail.insert(0, (kept_user, index))
     if note:
         head = _add_note(head, note)
-    indices = plan.permanent.indices_between(cut.head_end, cut.tail_start)
+    indices = plan.permanent.list_indices_between(cut.head_end, cut.tail_start)
     permanent = [(plan.permanent.messages[index], index) for index in indices]
     instructions = [entry for entry in permanent if entry[0]["role"] in SYSTEM_ROLES]
     other_messages = [entry for entry in permanent if entry[0]["role"] not in SYSTEM_ROLES]

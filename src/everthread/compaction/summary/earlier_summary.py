@@ -184,14 +184,14 @@ def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> Threa
         branch=later.branch or earlier.branch,
         processes=[*earlier.processes, *later.processes],
         root=later.root or earlier.root,
-        names=NamesInUse.from_list([*later.names.ranked_names(), *earlier.names.ranked_names()]),
+        names=NamesInUse.from_list([*later.names.rank_names(), *earlier.names.rank_names()]),
         latest_turn=max((earlier.latest_turn, *(error.turn for error in errors.values()))),
     )
 
 
 @lru_cache(maxsize=4)
 def _parse_summary(text: str) -> EarlierSummary:
-    """Return a summary parsed from its text."""
+    """Parse the text of one summary. Without a valid tag, keep only its text and its number of messages."""
     match = _MESSAGE_COUNT_PATTERN.search(text[:400])
     count = int(match[1].replace(",", "")) if match else 0
     if not text or is_unproven(text):

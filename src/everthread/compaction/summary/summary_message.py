@@ -20,11 +20,11 @@ from everthread.core.summary_marks import neutralize_summary_marks
 
 
 @functools.cache
-def read_text_file(name: str) -> str:
-    """Return a text of `texts/`."""
+def read_text_file(resource_name: str) -> str:
+    """Return the text of `texts/<resource_name>.txt`."""
     return (
         resources.files("everthread.compaction")
-        .joinpath(f"texts/{name}.txt")
+        .joinpath(f"texts/{resource_name}.txt")
         .read_text("utf-8")
         .strip()
     )

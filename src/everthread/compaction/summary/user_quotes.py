@@ -206,13 +206,13 @@ class _SentencePool:
 
     def __init__(self, entries: list[UserQuote], count: CountTokens) -> None:
         self.entries = entries
-        self.count = count
+        self.count_tokens = count
         self.sentences: list[list[Sentence]] = []
         self.unrepeated_numbers: list[list[int]] = []
         """For each entry, the numbers of the sentences that no later entry repeats."""
         self._read_sentences()
         self.sentence_tokens = [
-            [count(self.sentence_text(index, number)) + 2 for number in range(len(sentences))]
+            [count(self.get_sentence_text(index, number)) + 2 for number in range(len(sentences))]
             for index, sentences in enumerate(self.sentences)
         ]
         self.ranked_sentences = self._rank_sentences()
@@ -268,13 +268,13 @@ class _SentencePool:
     def _score_sentences(self, index: int, rarity: WordRarity) -> list[float]:
         """Return the score of each sentence of an entry, for its length."""
         return [
-            rarity.score(self.sentence_text(index, number))
+            rarity.score(self.get_sentence_text(index, number))
             / math.pow(max(tokens, _SHORT_SENTENCE_TOKENS) + 4, 0.7)
             * (0.25 if self.sentences[index][number].is_minor else 1.0)
             for number, tokens in enumerate(self.sentence_tokens[index])
         ]
 
-    def sentence_text(self, index: int, number: int) -> str:
+    def get_sentence_text(self, index: int, number: int) -> str:
         """Return the text of a sentence of an entry."""
         return self._sentence_key(index, self.sentences[index][number])
 
@@ -303,7 +303,7 @@ class _QuoteSelection:
 
     def __init__(self, pool: _SentencePool, max_tokens: int) -> None:
         self._pool = pool
-        self._room = max_tokens
+        self._remaining_tokens = max_tokens
         self._chosen_numbers: dict[int, set[int]] = {}
         """The numbers of the chosen sentences, by the index of the message."""
         self._clipped_openings: dict[int, int] = {}
@@ -328,7 +328,7 @@ class _QuoteSelection:
         for index, number in self._pool.ranked_sentences:
             if (
                 number not in self._chosen_numbers.get(index, ())
-                and self._pool.sentence_tokens[index][number] <= self._room
+                and self._pool.sentence_tokens[index][number] <= self._remaining_tokens
             ):
                 self._take_sentences(index, (number,))
 
@@ -354,9 +354,9 @@ class _QuoteSelection:
             new_numbers.update(opening_numbers if not clipped_numbers else ())
             cost = _NUMBER_TOKENS + _SHORT_MESSAGE_TOKENS * len(clipped_numbers)
         cost += sum(tokens[number] for number in new_numbers)
-        if cost > self._room:
+        if cost > self._remaining_tokens:
             return False
-        self._room -= cost
+        self._remaining_tokens -= cost
         self._chosen_numbers[index] = chosen_numbers | new_numbers
         self._clipped_openings.update((index, number) for number in clipped_numbers)
         return True
@@ -378,9 +378,9 @@ class _QuoteSelection:
         clipped_number = self._clipped_openings.get(index)
         if clipped_number is not None and clipped_number not in numbers:
             opening = clip_tokens(
-                self._pool.sentence_text(index, clipped_number),
+                self._pool.get_sentence_text(index, clipped_number),
                 _SHORT_MESSAGE_TOKENS - 4,
-                self._pool.count,
+                self._pool.count_tokens,
             )
         quote = join_sentences(entry.text, sentences, numbers) if numbers else ""
         text = " ".join(

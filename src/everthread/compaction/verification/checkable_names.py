@@ -139,7 +139,7 @@ def _find_kind(value: str) -> str:
     return IDENTIFIER_KIND if _is_identifier(value) else ""
 
 
-_HEX_PATTERN = re.compile(
+_HEX_DIGEST_PATTERN = re.compile(
     r"(?:sha\d{1,3}:)?(?:[0-9a-f]{7,16}|[0-9a-f]{24}|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{56}|[0-9a-f]{64}|[0-9a-f]{96}|"
     r"[0-9a-f]{128})"
 )
@@ -158,7 +158,7 @@ def _is_hash(value: str) -> bool:
     if _UUID_PATTERN.fullmatch(lowered):
         return True
     return (
-        _HEX_PATTERN.fullmatch(lowered) is not None
+        _HEX_DIGEST_PATTERN.fullmatch(lowered) is not None
         and any(char.isdigit() for char in value)
         and any(char.isalpha() for char in value)
         and (value.islower() or value.isupper())
@@ -244,7 +244,7 @@ def _is_identifier(value: str) -> bool:
     if _CAMEL_CASE_PATTERN.fullmatch(value):
         return (
             _CASE_CHANGES_PATTERN.search(value) is not None and value not in data["names"]
-        ) or _is_code(value)
+        ) or _is_reference_code(value)
     if ticket := _TICKET_ID_PATTERN.fullmatch(value):
         return ticket[1] not in data["units"]
     if _DOTTED_NAME_PATTERN.fullmatch(value):
@@ -252,10 +252,10 @@ def _is_identifier(value: str) -> bool:
             _SNAKE_CASE_PATTERN.fullmatch(part) or _CASE_CHANGES_PATTERN.search(part)
             for part in value.split(".")
         ) and not any(part in data["names"] for part in value.split("."))
-    return _is_code(value)
+    return _is_reference_code(value)
 
 
-def _is_code(value: str) -> bool:
+def _is_reference_code(value: str) -> bool:
     """Return whether a value is a code of capitals and digits, such as that of a booking, a flight or an error.
 
     Units and standards are not.

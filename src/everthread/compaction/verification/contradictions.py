@@ -117,7 +117,9 @@ class _Comparison:
                 scores[statement] += self._weights[part]
         return scores
 
-    def find_closest(self, statements: Iterable[int], part: _ClaimPart) -> tuple[float, int]:
+    def find_closest_statement(
+        self, statements: Iterable[int], part: _ClaimPart
+    ) -> tuple[float, int]:
         """Return the largest share of the claim, without this part, that a statement holds, and the statement."""
         statements_with_part = self._statements_by_part[part]
         part_weight = self._weights[part]
@@ -133,17 +135,17 @@ class _Comparison:
         other_weight = self._total_weight - part_weight
         return best_score / other_weight if other_weight else 0.0, closest
 
-    def find_contradicting(
+    def find_contradicting_statement(
         self, part: _ClaimPart, required_closeness: RequiredCloseness
     ) -> int | None:
         """Return the closest statement if it lacks this part, and all statements near the part are far less close."""
         statements_with_part = self._statements_by_part[part]
         if not statements_with_part:
             return None
-        share, closest = self.find_closest(self._scores, part)
+        share, closest = self.find_closest_statement(self._scores, part)
         if share < required_closeness.min_share:
             return None
-        support_share, _ = self.find_closest(
+        support_share, _ = self.find_closest_statement(
             add_neighbours(statements_with_part, NEIGHBOUR_STATEMENTS), part
         )
         if (
@@ -184,7 +186,7 @@ def _is_name_contradicted(
     name: CheckableName, claim: Claim, comparison: _Comparison, *, index: SourceIndex
 ) -> bool:
     """Return whether the closest statement has another name of this kind instead."""
-    closest = comparison.find_contradicting((_NAME, name.value), NAME_CLOSENESS)
+    closest = comparison.find_contradicting_statement((_NAME, name.value), NAME_CLOSENESS)
     if closest is None:
         return False
     other_names = (
@@ -199,7 +201,7 @@ def _is_figure_contradicted(
     figure: ClaimedFigure, claim: Claim, comparison: _Comparison, *, index: SourceIndex
 ) -> bool:
     """Return whether the closest statement has another figure instead, with the same name or unit."""
-    closest = comparison.find_contradicting((_FIGURE, figure.value), FIGURE_CLOSENESS)
+    closest = comparison.find_contradicting_statement((_FIGURE, figure.value), FIGURE_CLOSENESS)
     if closest is None:
         return False
     claimed_values = {claimed_figure.value for claimed_figure in claim.figures}
@@ -230,13 +232,13 @@ def _is_word_reversed(
     reversed_statements = (
         index.find_statements(word, is_negated=not is_negated) - agreeing_statements
     )
-    share, closest = comparison.find_closest(reversed_statements, (_WORD, word))
+    share, closest = comparison.find_closest_statement(reversed_statements, (_WORD, word))
     if (
         share < POLARITY_CLOSENESS.min_share
         or comparison.count_shared_parts(closest, (_WORD, word)) < POLARITY_CLOSENESS.min_parts
     ):
         return False
-    support_share, _ = comparison.find_closest(agreeing_statements, (_WORD, word))
+    support_share, _ = comparison.find_closest_statement(agreeing_statements, (_WORD, word))
     return support_share < POLARITY_CLOSENESS.max_support_ratio * share
 
 
@@ -244,7 +246,9 @@ def _is_opposite_stated(word: str, comparison: _Comparison, index: SourceIndex) 
     """Return whether the closest statement has the opposite of the word instead."""
     opposites = find_opposites(word)
     closest = (
-        comparison.find_contradicting((_WORD, word), POLARITY_CLOSENESS) if opposites else None
+        comparison.find_contradicting_statement((_WORD, word), POLARITY_CLOSENESS)
+        if opposites
+        else None
     )
     return closest is not None and not opposites.isdisjoint(
         list_tokens(index.statement_text(closest))

@@ -205,7 +205,10 @@ class SourceIndex:
         )
 
     def find_statements(self, word: str, *, is_negated: bool | None = None) -> Set[int]:
-        """Return the statements that hold the word or figure; if `is_negated` is given, negated or not as it says."""
+        """Return the statements that hold the word or figure.
+
+        If `is_negated` is given, return only those that negate it, or only those that do not.
+        """
         if word not in self._occurrences:
             return frozenset()
         occurrences = self._occurrences[word]

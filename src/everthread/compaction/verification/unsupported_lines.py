@@ -106,7 +106,7 @@ class _LineChecker:
         self._stop_words = choose_stop_words(tokens)
         words = {token for token in tokens if is_meaningful_word(token, self._stop_words)}
         self._index = SourceIndex(sources, words, self._stop_words)
-        self._verdicts: dict[str, bool] = {}
+        self._is_known_by_name: dict[str, bool] = {}
         self.checked_count = 0
         self.unknown_count = 0
 
@@ -126,9 +126,9 @@ class _LineChecker:
 
     def _is_known(self, name: CheckableName) -> bool:
         """Return whether the sources hold the name. Each name is looked up once."""
-        if name.value not in self._verdicts:
-            self._verdicts[name.value] = self._is_in_sources(name)
-        return self._verdicts[name.value]
+        if name.value not in self._is_known_by_name:
+            self._is_known_by_name[name.value] = self._is_in_sources(name)
+        return self._is_known_by_name[name.value]
 
     def _is_in_sources(self, name: CheckableName) -> bool:
         """Return whether the sources hold the name, not only as part of a longer name. A hash may be shortened."""

@@ -19,7 +19,7 @@ from everthread.gateway.dashboard.charts import (
 )
 from everthread.gateway.dashboard.context_window import WindowSize
 from everthread.store.records import CompactionRecord
-from everthread.store.usage_records import CallRow
+from everthread.store.usage_records import UsageRecord
 
 MIN_CACHED_TOKENS = 1_024
 """Prompt tokens below which no provider caches anything."""
@@ -38,7 +38,7 @@ class CacheMissRow:
 
 @dataclass(frozen=True, slots=True)
 class CallsView:
-    calls: tuple[CallRow, ...]
+    calls: tuple[UsageRecord, ...]
     """Calls to the main model, in order."""
     marks: tuple[tuple[int, str], ...]
     """For each compaction, the index of the next call, and the tokens before and after in words."""
@@ -58,7 +58,7 @@ class CallsView:
 
 
 def make_calls_view(
-    calls: Sequence[CallRow], compactions: Sequence[CompactionRecord], *, ttl: float
+    calls: Sequence[UsageRecord], compactions: Sequence[CompactionRecord], *, ttl: float
 ) -> CallsView:
     main_calls = [call for call in calls if call.task == "main"]
     call_times = [call.created for call in main_calls]
@@ -78,14 +78,16 @@ def make_calls_view(
 
 
 def _find_misses(
-    main_calls: Sequence[CallRow], compacted_calls: set[int], ttl: float
+    main_calls: Sequence[UsageRecord], compacted_calls: set[int], ttl: float
 ) -> list[CacheMissRow]:
     misses: list[CacheMissRow] = []
-    if not any(call.cache_read or call.cache_write for call in main_calls):
+    if not any(
+        call.usage.cache_read_tokens or call.usage.cache_write_tokens for call in main_calls
+    ):
         return misses
     for number, (previous_call, call) in enumerate(pairwise(main_calls), 1):
-        reusable_tokens = min(previous_call.prompt, call.prompt)
-        missed_tokens = reusable_tokens - call.cache_read
+        reusable_tokens = min(previous_call.usage.prompt_tokens, call.usage.prompt_tokens)
+        missed_tokens = reusable_tokens - call.usage.cache_read_tokens
         if reusable_tokens < MIN_CACHED_TOKENS or missed_tokens <= max(
             MIN_CACHED_TOKENS, reusable_tokens // 10
         ):
@@ -98,9 +100,9 @@ def _find_misses(
             cause = "cache expired"
         else:
             cause = "the prompt changed, or the provider dropped it"
-        is_reported = bool(call.cache_miss)
+        is_reported = bool(call.usage.cache_miss)
         if is_reported:
-            cause = f"{call.cache_miss} (says the provider)"
+            cause = f"{call.usage.cache_miss} (says the provider)"
         misses.append(CacheMissRow(number + 1, cause, missed_tokens, is_reported))
     return misses
 
@@ -118,9 +120,9 @@ def draw_calls(view: CallsView, size: WindowSize) -> str:
         )
 
     lines = make_cache_lines(
-        read=[call.cache_read for call in calls],
-        written=[call.cache_write for call in calls],
-        uncached=[call.input for call in calls],
+        read=[call.usage.cache_read_tokens for call in calls],
+        written=[call.usage.cache_write_tokens for call in calls],
+        uncached=[call.usage.input_tokens for call in calls],
     )
     marks = [Mark(find_nearest_point(call_index), text) for call_index, text in view.marks[-100:]]
     misses_to_mark = [miss for miss in view.misses if miss.cause != "compaction"]
@@ -128,7 +130,7 @@ def draw_calls(view: CallsView, size: WindowSize) -> str:
         Mark(find_nearest_point(miss.call_number - 1), f"cache miss: {miss.cause}", "miss")
         for miss in misses_to_mark[-100:]
     ]
-    largest_prompt = max((call.prompt for call in calls), default=0)
+    largest_prompt = max((call.usage.prompt_tokens for call in calls), default=0)
     limits = [Limit("compaction from here on", size.threshold)]
     if size.tokens < 3 * max(largest_prompt, size.threshold):
         limits.append(Limit("window", size.tokens))

@@ -18,7 +18,7 @@ from everthread.gateway.dashboard.text import clean, message_text, one_line_exce
 from everthread.gateway.dashboard.thread_reader import NotFoundError, ThreadReader
 from everthread.store.records import CompactionRecord, NewCompaction, StoredMessage
 from everthread.store.store import Store
-from everthread.store.usage_records import CallRow
+from everthread.store.usage_records import UsageRecord
 from everthread.thread.policy.compaction_reason import describe_reason
 
 EXCERPT_CHARS = 300
@@ -63,7 +63,7 @@ class CompactionItem:
 
 
 def make_compaction_items(
-    records: Sequence[CompactionRecord], calls: Sequence[CallRow] = ()
+    records: Sequence[CompactionRecord], calls: Sequence[UsageRecord] = ()
 ) -> list[CompactionItem]:
     call_times = [call.created for call in calls if call.task == "main"]
     items = []
@@ -80,9 +80,7 @@ async def load_compaction_page(
 ) -> dict[str, Any]:
     store = threads.store
     row = await threads.load_thread(viewer, thread)
-    records, calls = await asyncio.gather(
-        store.compactions(thread), store.overview.list_calls([thread])
-    )
+    records, calls = await asyncio.gather(store.compactions(thread), store.usage.list_usage(thread))
     record = next((record for record in records if record.id == number), None)
     if record is None:
         raise NotFoundError
@@ -177,18 +175,20 @@ def _make_side_rows(
     ]
 
 
-def _estimate_saved_dollars(item: CompactionItem, calls: Sequence[CallRow]) -> float | None:
+def _estimate_saved_dollars(item: CompactionItem, calls: Sequence[UsageRecord]) -> float | None:
     """Return the dollars for the tokens that later calls did not send, at the price of cached tokens if possible."""
     later_calls = [
         call for call in calls if call.task == "main" and call.created > item.stored.created
     ]
     if not later_calls:
         return None
-    prices = PriceTable()(later_calls[-1].model, later_calls[-1].created, later_calls[-1].prompt)
+    prices = PriceTable()(
+        later_calls[-1].model, later_calls[-1].created, later_calls[-1].usage.prompt_tokens
+    )
     if prices is None or prices.input is None:
         return None
     price = prices.input
-    if prices.cache_read and any(call.cache_read for call in later_calls):
+    if prices.cache_read and any(call.usage.cache_read_tokens for call in later_calls):
         price = prices.cache_read
     return item.spared_tokens * float(price) / 1_000_000
 

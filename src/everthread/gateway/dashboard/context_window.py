@@ -13,7 +13,7 @@ from everthread.core.text import count_noun
 from everthread.gateway.dashboard.charts import Segment, draw_bar
 from everthread.gateway.dashboard.text import message_text
 from everthread.store.records import StoredMessage
-from everthread.store.usage_records import CallRow
+from everthread.store.usage_records import UsageRecord
 
 _USER_WORDS_PATTERN = re.compile(
     r"^#[# ]*What the User Said[# ]*\n(.*?)\n?(?=^## |\Z)", re.MULTILINE | re.DOTALL
@@ -65,7 +65,7 @@ class WindowView:
 
 
 def make_window_view(
-    system: Any, sizes: Mapping[str, int], size: WindowSize, calls: Sequence[CallRow]
+    system: Any, sizes: Mapping[str, int], size: WindowSize, calls: Sequence[UsageRecord]
 ) -> WindowView:
     """Return the parts of the next prompt. Any further tokens that the provider counted are tools and framing."""
     parts = {**sizes, "system": estimate_tokens(content_text(system)) if system else 0}
@@ -74,7 +74,7 @@ def make_window_view(
     is_reported = bool(main_calls) and not main_calls[-1].estimated
     used_tokens = estimated_tokens
     if is_reported:
-        used_tokens = main_calls[-1].prompt + main_calls[-1].output
+        used_tokens = main_calls[-1].usage.prompt_tokens + main_calls[-1].usage.output_tokens
         if used_tokens >= estimated_tokens:
             parts["tools"] = used_tokens - estimated_tokens
         else:  # the estimate was too high: the provider is right
@@ -96,13 +96,13 @@ def make_window_view(
 
 
 def _describe_next_compaction(
-    main_calls: Sequence[CallRow], used_tokens: int, threshold: int
+    main_calls: Sequence[UsageRecord], used_tokens: int, threshold: int
 ) -> str:
     """Describe how many calls are left before the threshold if the prompt grows as in the last calls."""
     if used_tokens >= threshold:
         return f"The prompt is past the threshold: {_COMPACTION_CONDITION}"
     steps = [
-        later_call.prompt - earlier_call.prompt
+        later_call.usage.prompt_tokens - earlier_call.usage.prompt_tokens
         for earlier_call, later_call in pairwise(main_calls[-11:])
     ]
     growth_steps = [step for step in steps if step > 0]

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 
 from everthread.core.costs.prices import Prices, prices_for
 from everthread.store.records import CompactionRecord
-from everthread.store.usage_records import CallRow
+from everthread.store.usage_records import UsageRecord
 
 _MILLION = 1_000_000
 LONG_PROMPT_TOKENS = 200_000
@@ -36,7 +36,7 @@ class PriceTable:
 class PricedCall:
     """A call's price, and the price of the same call with the whole history and the same cache."""
 
-    call: CallRow
+    call: UsageRecord
     cost: float
     cost_without: float
     is_shorter: bool = False
@@ -51,9 +51,9 @@ class CostComparison:
     """
 
     rows: tuple[PricedCall, ...] = ()
-    outgrown: tuple[CallRow, ...] = ()
+    outgrown: tuple[UsageRecord, ...] = ()
     """Calls whose whole history would not have fit the window."""
-    auxiliary: tuple[CallRow, ...] = ()
+    auxiliary: tuple[UsageRecord, ...] = ()
     """Calls that wrote summaries, which are part of the cost."""
     saved_by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Dollars saved per `day`, `model`, `client` and `tenant`; set for several threads."""
@@ -84,7 +84,7 @@ class CostComparison:
 
 
 def compare_thread(
-    calls: Sequence[CallRow],
+    calls: Sequence[UsageRecord],
     compactions: Sequence[CompactionRecord],
     *,
     find_prices: FindPrices,
@@ -97,10 +97,10 @@ def compare_thread(
     cache would also have read the whole history from the cache; otherwise the removed tokens are paid in full.
     """
     history = _WholeHistory(compactions)
-    has_cache = any(call.cache_read or call.cache_write for call in calls)
+    has_cache = any(call.usage.cache_read_tokens or call.usage.cache_write_tokens for call in calls)
     rows: list[PricedCall] = []
-    outgrown: list[CallRow] = []
-    previous_call: CallRow | None = None
+    outgrown: list[UsageRecord] = []
+    previous_call: UsageRecord | None = None
     for call in (call for call in calls if call.task == "main"):
         previous_prompt = history.prompt_tokens
         is_first = history.advance(call, previous_call)
@@ -119,7 +119,8 @@ def compare_thread(
             elif is_first and is_warm:
                 read_tokens = min(previous_prompt, history.prompt_tokens)
             else:
-                read_tokens = call.cache_read + history.removed_tokens if call.cache_read else 0
+                cached_tokens = call.usage.cache_read_tokens
+                read_tokens = cached_tokens + history.removed_tokens if cached_tokens else 0
             prices = find_prices(call.model, call.created, history.prompt_tokens)
             without = _price_prompt(prices, history.prompt_tokens, read_tokens, call)
             if without is not None:
@@ -146,7 +147,7 @@ class _WholeHistory:
         self.removed_tokens = 0
         self.prompt_tokens = 0
 
-    def advance(self, call: CallRow, previous_call: CallRow | None) -> bool:
+    def advance(self, call: UsageRecord, previous_call: UsageRecord | None) -> bool:
         """Advance to a call; return whether it is the first one after a compaction."""
         while self._later_compactions and self._later_compactions[0].created <= call.created:
             record = self._later_compactions.pop(0).record
@@ -154,29 +155,29 @@ class _WholeHistory:
         is_first = (
             bool(self._pending_tokens)
             and previous_call is not None
-            and call.prompt < previous_call.prompt
+            and call.usage.prompt_tokens < previous_call.usage.prompt_tokens
         )
         if is_first:
             self.removed_tokens += self._pending_tokens
             self._pending_tokens = 0
-        self.prompt_tokens = call.prompt + self.removed_tokens
+        self.prompt_tokens = call.usage.prompt_tokens + self.removed_tokens
         return is_first
 
 
 def _price_prompt(
-    prices: Prices | None, prompt: int, read_tokens: int, call: CallRow
+    prices: Prices | None, prompt: int, read_tokens: int, call: UsageRecord
 ) -> float | None:
     """Return the dollars of a prompt that is partly read from the cache."""
     if prices is None or prices.input is None:
         return None
     uncached_price = prices.input
-    if call.cache_write and prices.cache_write_5m is not None:
+    if call.usage.cache_write_tokens and prices.cache_write_5m is not None:
         uncached_price = prices.cache_write_5m
     cached_price = prices.cache_read if prices.cache_read is not None else prices.input
     weighted_tokens = (
         (prompt - read_tokens) * uncached_price
         + read_tokens * cached_price
-        + call.output * (prices.output or 0)
+        + call.usage.output_tokens * (prices.output or 0)
     )
     return float(weighted_tokens) / _MILLION
 
@@ -216,5 +217,5 @@ def sum_savings(
     )
 
 
-def _calls_since(start_time: float, *groups: Sequence[CallRow]) -> tuple[CallRow, ...]:
+def _calls_since(start_time: float, *groups: Sequence[UsageRecord]) -> tuple[UsageRecord, ...]:
     return tuple(call for group in groups for call in group if call.created >= start_time)

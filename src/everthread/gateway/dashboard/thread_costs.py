@@ -15,7 +15,7 @@ from everthread.gateway.dashboard.savings import (
 )
 from everthread.store.records import CompactionRecord, ThreadRow
 from everthread.store.store import Store
-from everthread.store.usage_records import CallRow
+from everthread.store.usage_records import UsageRecord
 from everthread.thread.used_window import UsedWindow, load_used_window
 
 FindWindow = Callable[[str, int | None], WindowSize]
@@ -69,10 +69,10 @@ class ThreadCosts:
         if not threads:
             return {}
         calls, records = await asyncio.gather(
-            self.store.overview.list_calls(threads),
+            self.store.usage.list_usage_of_threads(threads),
             self.store.overview.list_recent_compactions(threads=threads, limit=100_000),
         )
-        by_thread: dict[str, list[CallRow]] = {thread: [] for thread in threads}
+        by_thread: dict[str, list[UsageRecord]] = {thread: [] for thread in threads}
         records_by_thread: dict[str, list[CompactionRecord]] = {thread: [] for thread in threads}
         for call in calls:
             by_thread[call.thread].append(call)
@@ -90,7 +90,7 @@ class ThreadCosts:
 
     def compare_costs(
         self,
-        calls: Sequence[CallRow],
+        calls: Sequence[UsageRecord],
         records: Sequence[CompactionRecord],
         limits: Mapping[str, int],
         *,

@@ -168,7 +168,7 @@ class ThreadPages:
         thread = row.first.id
         figures, calls, records, used_window = await asyncio.gather(
             store.overview.sum_threads([thread]),
-            store.overview.list_calls([thread]),
+            store.usage.list_usage(thread),
             store.compactions(thread),
             load_used_window(store, row),
         )
@@ -191,7 +191,7 @@ class ThreadPages:
             "window_bar": draw_window_bar(window),
             "calls": calls_view,
             "calls_chart": draw_calls(calls_view, size),
-            "cached": any(call.cache_read for call in calls_view.calls),
+            "cached": any(call.usage.cache_read_tokens for call in calls_view.calls),
             "causes": [
                 (cause, f"{count:,}", f"{tokens:,}") for cause, count, tokens in calls_view.causes
             ],
@@ -220,11 +220,11 @@ def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
         commands.append(f"{one_line_excerpt(command, 120)}{outcome}")
     groups: list[tuple[str, list[str]]] = [
         ("Where", [place for place in (state.directory, branch) if place]),
-        ("Changed files", state.changed_files()[-12:]),
+        ("Changed files", state.list_changed_files()[-12:]),
         ("Last outcome of each command", commands[-8:]),
         (
             "Open errors",
-            [f"{error.source}: {' '.join(error.lines)}" for error in state.open_errors()],
+            [f"{error.source}: {' '.join(error.lines)}" for error in state.list_open_errors()],
         ),
         ("Running", state.processes),
         (

@@ -52,7 +52,7 @@ class ParsedQuery:
     """A parsed query."""
 
     variants: tuple[QueryPhrases, ...]
-    """The ways to run the query, the strictest first; empty if it has no words."""
+    """The ways to run the query, the strictest first, or an empty list if it has no words."""
     highlighted: tuple[tuple[str, ...], ...]
     """The terms to show in a result: for each word, its consecutive terms."""
 
@@ -69,7 +69,7 @@ class IndexQuery:
     first_id: int = 0
     end_id: int = MAX_ID
     where: str = ""
-    """A condition on the view `piece_details p`; empty for no condition."""
+    """A condition on the view `piece_details p`, or an empty text to restrict nothing."""
     values: tuple[Any, ...] = ()
     any_of: tuple[tuple[str, ...], ...] = ()
     """Lists of terms: a chunk must have one term of each list."""
@@ -152,16 +152,22 @@ def _make_typed_phrases(text: str, terms: list[str], *, is_prefix: bool) -> list
     """Return the phrases for a word as typed. Add pairs of characters, which are rarer than single characters."""
     pairs = [first + second for first, second in pairwise(terms)]
     single_terms = list_query_terms(text)
-    if pairs and all(map(_is_single_character, terms)) and set(pairs) <= set(single_terms):
+    if (
+        pairs
+        and all(map(_is_spaceless_script_character, terms))
+        and set(pairs) <= set(single_terms)
+    ):
         return [make_phrase(pairs)]
     return [
-        make_phrase(terms, last_is_prefix=is_prefix and not _is_single_character(terms[-1])),
+        make_phrase(
+            terms, last_is_prefix=is_prefix and not _is_spaceless_script_character(terms[-1])
+        ),
         *_make_single_term_phrases(term for term in single_terms if term in pairs),
     ]
 
 
 def _make_identifier_phrases(word: str) -> list[QueryPhrase]:
-    """Return the identifiers in a word and the rest of its terms; an empty list if it has no identifier."""
+    """Return the identifiers in a word and the rest of its terms, or an empty list if it has no identifier."""
     identifiers = list_identifiers(word)
     if not identifiers:
         return []
@@ -171,7 +177,7 @@ def _make_identifier_phrases(word: str) -> list[QueryPhrase]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _is_single_character(term: str) -> bool:
+def _is_spaceless_script_character(term: str) -> bool:
     """Return whether a term is one character of a script without spaces, in which every character is a term."""
     return len(term) == 1 and len(list_phrase_terms(term + term)) == 2
 

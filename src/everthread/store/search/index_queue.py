@@ -63,7 +63,7 @@ class IndexEntry(NamedTuple):
     thread_number: int = 0
     """The number of the thread's first session."""
     tenant: str = ""
-    thread: str = ""
+    thread_id: str = ""
     role: str = ""
     tool: str = ""
     created: float = 0.0
@@ -153,22 +153,22 @@ def _load_waiting_entries(tx: Tx) -> Iterator[IndexEntry]:
                 yield IndexEntry(*row[:4])
 
 
-def _load_output_fields(tx: Tx, thread: str, output_id: str) -> Row:
-    """Return the fields of `IndexEntry` from `thread_number` on for an output; empty if the thread does not cite it."""
+def _load_output_fields(tx: Tx, thread_id: str, output_id: str) -> Row:
+    """Return the fields of an output's `IndexEntry` from `thread_number` on, or none if the thread does not cite it."""
     row = tx.one(
         "SELECT s.number, c.tenant, MIN(c.tool), MIN(c.created) FROM citations c JOIN sessions s ON s.id = c.thread_id "
         "WHERE c.thread_id = ? AND c.output_id = ? GROUP BY s.number, c.tenant",
-        (thread, output_id),
+        (thread_id, output_id),
     )
     if row is None:
         return ()
     number, tenant, tool, created = row
     text = load_output_text(tx, output_id, tenant)
-    return number, tenant, thread, "tool", tool, created, text
+    return number, tenant, thread_id, "tool", tool, created, text
 
 
 def load_output_text(tx: Tx, output_id: str, tenant: str) -> str:
-    """Return the text of an output; empty if it is damaged, so that the search still succeeds."""
+    """Return the text of an output, or an empty text if it is damaged, so that the search still succeeds."""
     try:
         return load_output(tx, output_id, tenant=tenant)
     except StoreDamagedError as error:
@@ -179,11 +179,11 @@ def load_output_text(tx: Tx, output_id: str, tenant: str) -> str:
 def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait_for_locked: bool) -> None:
     """Index the parts that no other process has indexed meanwhile. The queue and the index change in one transaction.
 
-    `wait`: wait for entries that another process is indexing, instead of skipping them.
+    `wait_for_locked`: wait for entries that another process is indexing, instead of skipping them.
     """
     parts_and_chunks = [
         (part, text_chunk)
-        for part in _claim_parts(tx, parts, wait=wait_for_locked)
+        for part in _claim_parts(tx, parts, wait_for_locked=wait_for_locked)
         for text_chunk in part.chunks
     ]
     if not parts_and_chunks:
@@ -229,9 +229,9 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait_for_locked: bool) ->
     )
 
 
-def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait: bool) -> list[IndexPart]:
+def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait_for_locked: bool) -> list[IndexPart]:
     """Mark parts as indexed, and return the parts that were not indexed yet and whose message still exists."""
-    lock = tx.dialect.for_update if wait else tx.dialect.skip_locked
+    lock = tx.dialect.for_update if wait_for_locked else tx.dialect.skip_locked
     ids = [part.entry.id for part in parts]
     progress_by_id: dict[int, int] = dict(
         tx.all(
@@ -274,16 +274,16 @@ def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
 def _list_filter_terms(part: IndexPart) -> tuple[str, ...]:
     """Return the filter terms of the chunks of a part."""
     entry = part.entry
-    terms = _make_filter_terms(entry.tenant, entry.thread, role=entry.role, tool=entry.tool)
+    terms = _make_filter_terms(entry.tenant, entry.thread_id, role=entry.role, tool=entry.tool)
     return (*terms, PART_OF_LONG_TEXT) if part.is_of_long_text else terms
 
 
 @functools.lru_cache(maxsize=1024)
-def _make_filter_terms(tenant: str, thread: str, *, role: str, tool: str) -> tuple[str, ...]:
+def _make_filter_terms(tenant: str, thread_id: str, *, role: str, tool: str) -> tuple[str, ...]:
     tools = (tool_name for tool_name in dict.fromkeys(tool.split(",")) if tool_name)
     return (
         make_filter_term("tenant", tenant),
-        make_filter_term("thread", thread),
+        make_filter_term("thread", thread_id),
         make_filter_term("role", role),
         *(make_filter_term("tool", tool_name) for tool_name in tools),
     )

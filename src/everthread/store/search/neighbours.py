@@ -51,8 +51,8 @@ def find_neighbours(
         for shown, side, message, role, tool, body in tx.all_for_keys(SELECT_NEIGHBOURS, ids)
     }
 
-    def find_unshown(message: int | None, side: int, shown_text: str) -> Neighbour | None:
-        neighbour = neighbours.get((message, side))
+    def find_unshown(message_id: int | None, side: int, shown_text: str) -> Neighbour | None:
+        neighbour = neighbours.get((message_id, side))
         if (
             neighbour is None
             or not neighbour.text
@@ -71,7 +71,7 @@ def find_neighbours(
 
 
 def _first_words(body: bytes) -> str:
-    """Return the beginning of a message on one line; empty if it is damaged, so that the search still succeeds."""
+    """Return the beginning of a message on one line, or an empty text if it is damaged, so that no search fails."""
     try:
         text = searchable_text(decode_body(body))
     except StoreDamagedError:

@@ -29,7 +29,7 @@ from everthread.store.search.stored_chunks import (
     load_chunks,
 )
 from everthread.store.search_records import RecallQuery
-from everthread.store.sql.session_rows import THREAD_NUMBERS
+from everthread.store.sql.session_rows import SELECT_THREAD_NUMBERS
 
 SILENCE_SECONDS = 1_800.0
 """Seconds of silence after which a message does not answer the one before."""
@@ -324,7 +324,7 @@ def _find_neighbours(tx: Tx, chunks: Sequence[ChunkHeader]) -> set[int]:
                 neighbours.update(same_thread_ids)
             else:
                 sql = (
-                    f"SELECT id FROM pieces WHERE thread = ({THREAD_NUMBERS.format('?')}) "
+                    f"SELECT id FROM pieces WHERE thread = ({SELECT_THREAD_NUMBERS.format('?')}) "
                     f"AND {condition} LIMIT {NEIGHBOURS_PER_SIDE}"
                 )
                 neighbour_queries.append((sql, (chunk.thread_id, chunk.id)))

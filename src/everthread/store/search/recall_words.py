@@ -12,7 +12,7 @@ from everthread.store.database import Tx, placeholders
 from everthread.store.search.index_query import IndexQuery
 from everthread.store.search.search_scope import list_source_threads
 from everthread.store.search.text_chunks import make_filter_term
-from everthread.store.sql.session_rows import THREAD_NUMBERS
+from everthread.store.sql.session_rows import SELECT_THREAD_NUMBERS
 
 MAX_CHUNKS_PER_WORD = 1_000
 """Maximum chunks to read for a word, the newest: a more frequent word hardly distinguishes texts."""
@@ -34,14 +34,14 @@ class RecallWord:
     is_distinguishing: bool
     """Whether the word distinguishes texts: it is neither in most of them nor part of a date."""
     user_chunks: frozenset[int] = frozenset()
-    """The chunks of users' messages that hold the word; empty if the caller did not ask for them."""
+    """The chunks of users' messages that hold the word, or an empty list if the caller did not ask for them."""
 
 
 def look_up_words(
     tx: Tx,
     scope: IndexQuery,
     search_words: Sequence[SearchWord],
-    thread: str | None,
+    thread_id: str | None,
     *,
     by_role: bool,
 ) -> list[RecallWord]:
@@ -49,7 +49,7 @@ def look_up_words(
 
     `by_role`: also look up the chunks of users' messages.
     """
-    chunk_count = _count_chunks(tx, thread)
+    chunk_count = _count_chunks(tx, thread_id)
     chosen_words = search_words
     absent_words: Sequence[SearchWord] = ()
     if len(search_words) > MAX_LOOKED_UP_WORDS:
@@ -59,7 +59,7 @@ def look_up_words(
         index_query = replace(scope, any_of=(_encode_forms(search_word),))
         newest_chunks = tx.match_ids(index_query, MAX_CHUNKS_PER_WORD)
         matching_count = len(newest_chunks)
-        if thread is None and matching_count == MAX_CHUNKS_PER_WORD:
+        if thread_id is None and matching_count == MAX_CHUNKS_PER_WORD:
             matching_count = _estimate_matching_count(newest_chunks, chunk_count)
         is_distinguishing = search_word.is_counted and is_distinctive(matching_count, chunk_count)
         of_users = _find_user_chunks(tx, index_query, newest_chunks) if by_role else ()
@@ -164,15 +164,15 @@ def _pick_distinguishing_words(
     ]
 
 
-def _count_chunks(tx: Tx, thread: str | None) -> int:
+def _count_chunks(tx: Tx, thread_id: str | None) -> int:
     """Count the chunks of a thread; for all threads, return an estimate."""
-    if thread is None:
+    if thread_id is None:
         return int(tx.value("SELECT MAX(id) FROM pieces") or 0)
-    sources = list_source_threads(tx, thread)
+    sources = list_source_threads(tx, thread_id)
     return int(
         tx.value(
             "SELECT COUNT(*) FROM pieces WHERE thread IN "
-            f"({THREAD_NUMBERS.format(placeholders(sources))})",
+            f"({SELECT_THREAD_NUMBERS.format(placeholders(sources))})",
             sources,
         )
     )

@@ -27,7 +27,7 @@ IN_SESSION = (
 
 
 def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
-    """Return the bounds of a search as an index query without words; None if no text can be within the bounds."""
+    """Return the bounds of a search as an index query without words, or None if no text can be within the bounds."""
     filter_terms = [_make_tenant_filter(tx, query.tenant)]
     speaker_filters = (("role", query.role), ("tool", query.tool))
     filter_terms += [
@@ -79,7 +79,7 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
 
 
 def _make_tenant_filter(tx: Tx, tenant: str | None) -> tuple[str, ...]:
-    """Return the filter term of a tenant; empty if the store has no other tenant, because filtering has a cost."""
+    """Return the filter term of a tenant, or none if the store has no other tenant, because filtering has a cost."""
     tenant_range = tx.one(
         "SELECT (SELECT MIN(tenant) FROM sessions), (SELECT MAX(tenant) FROM sessions)"
     )
@@ -99,16 +99,16 @@ def _load_session_bounds(tx: Tx, session_id: str, tenant: str | None) -> Row:
     return row[:3]
 
 
-def list_source_threads(tx: Tx, thread: str) -> list[str]:
+def list_source_threads(tx: Tx, thread_id: str) -> list[str]:
     """Return the thread, and for a branch the threads whose messages and outputs it shares."""
-    if tx.value("SELECT kind FROM sessions WHERE id = ?", (thread,)) != "branch":
-        return [thread]
+    if tx.value("SELECT kind FROM sessions WHERE id = ?", (thread_id,)) != "branch":
+        return [thread_id]
     rows = tx.all(
         "SELECT m.thread_id FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? UNION "
         "SELECT p.thread_id FROM citations c JOIN piece_details p ON p.output_id = c.output_id WHERE c.thread_id = ?",
-        (thread, thread),
+        (thread_id, thread_id),
     )
-    return [thread, *sorted({row[0] for row in rows} - {thread})]
+    return [thread_id, *sorted({row[0] for row in rows} - {thread_id})]
 
 
 MAX_PATH_CALLS = 500

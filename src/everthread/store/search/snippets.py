@@ -121,7 +121,7 @@ def _find_word_positions(folded_text: str, word: str) -> Iterator[int]:
 
 
 def _find_phrase_positions(folded_text: str, word: Sequence[str]) -> list[int]:
-    """Return the positions of a word: as a whole word, else inside longer words, else those of any of its terms."""
+    """Return where a word occurs as a whole word. If nowhere, look inside longer words, then for its terms."""
     pattern_in_row = r"[\W_]*+".join(map(re.escape, word))
     for pattern in (
         rf"(?<![^\W_]){pattern_in_row}(?![^\W_])",
@@ -135,7 +135,7 @@ def _find_phrase_positions(folded_text: str, word: Sequence[str]) -> list[int]:
 
 
 def _fold_text(text: str) -> tuple[str, list[int] | None]:
-    """Return the text folded for searching, and the original position of each character; None if none has moved."""
+    """Return the text folded for searching, and the original position of each character, or None if none has moved."""
     if text.isascii():
         return text.lower(), None
     folded_text = unicodedata.normalize("NFKC", text).casefold()

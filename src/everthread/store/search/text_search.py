@@ -176,7 +176,7 @@ def _match_across_chunks(
 
 
 def _make_hits(
-    tx: Tx, matches: Sequence[ScoredChunk], parsed: ParsedQuery, session: str | None
+    tx: Tx, matches: Sequence[ScoredChunk], parsed: ParsedQuery, session_id: str | None
 ) -> list[SearchHit]:
     sessions_by_message = _find_original_sessions(tx, [chunk.message_id for _, chunk in matches])
     hits = []
@@ -192,7 +192,7 @@ def _make_hits(
                 message=chunk.message_id,
                 output=chunk.output_id,
                 thread=thread,
-                session=session or original_session,
+                session=session_id or original_session,
                 role=chunk.role,
                 tool=chunk.tool,
                 created=chunk.created,

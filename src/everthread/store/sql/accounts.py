@@ -10,7 +10,7 @@ from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.errors import InputError, UnknownIdError
-from everthread.store.database import Tx, make_equality_condition, placeholders
+from everthread.store.database import Row, Tx, make_equality_condition, placeholders
 from everthread.store.sql.session_rows import find_thread
 from everthread.store.usage_records import (
     Insights,
@@ -38,7 +38,7 @@ SUMMED_COLUMNS = (
     "pico_dollars",
 )
 SUM_NAMES = ("calls", *SUMMED_COLUMNS, "unpriced_calls")
-USAGE_SUMS = ", ".join(
+USAGE_SUM_COLUMNS = ", ".join(
     [
         "COUNT(*)",
         *(f"COALESCE(SUM(u.{column}), 0)" for column in SUMMED_COLUMNS),
@@ -47,15 +47,24 @@ USAGE_SUMS = ", ".join(
 )
 
 
-def record_usage(tx: Tx, new: NewUsage, now: float) -> None:
-    if tx.one("SELECT 1 FROM sessions WHERE id = ?", (new.session,)) is None:
-        raise UnknownIdError(f"there is no thread or session {new.session!r}")
-    insert_usage(tx, new, now)
+CLIENT_NAME_SQL = "COALESCE(NULLIF(s.client, ''), u.platform)"
+"""SQL for the name of a client, or the platform if the client gave no name."""
+SELECT_USAGE = (
+    "SELECT u.id, u.session_id, u.thread_id, u.model, u.task, u.input, u.output, u.cache_read, u.cache_write, "
+    f"u.reasoning, u.raw, u.pico_dollars, u.estimated, u.created, u.tenant, {CLIENT_NAME_SQL} "
+    "FROM usage u JOIN sessions s ON s.id = u.thread_id"
+)
 
 
-def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
+def record_usage(tx: Tx, new_usage: NewUsage, now: float) -> None:
+    if tx.one("SELECT 1 FROM sessions WHERE id = ?", (new_usage.session,)) is None:
+        raise UnknownIdError(f"there is no thread or session {new_usage.session!r}")
+    insert_usage(tx, new_usage, now)
+
+
+def insert_usage(tx: Tx, new_usage: NewUsage, now: float) -> None:
     """Record a call's usage for a session that certainly exists."""
-    usage = new.usage
+    usage = new_usage.usage
     if usage.total_tokens > MAX_TOKENS:
         raise InputError(
             f"{usage.total_tokens} tokens in one call cannot be true; they are not recorded"
@@ -67,19 +76,19 @@ def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
     if usage.cache_miss:
         raw_usage["cache_miss"] = usage.cache_miss
     values = (
-        new.event,
-        new.session,
-        new.model,
-        new.task,
+        new_usage.event,
+        new_usage.session,
+        new_usage.model,
+        new_usage.task,
         usage.input_tokens,
         usage.output_tokens,
         usage.cache_read_tokens,
         usage.cache_write_tokens,
         usage.reasoning_tokens,
-        to_pico_dollars(new.cost),
-        int(new.estimated),
+        to_pico_dollars(new_usage.cost),
+        int(new_usage.estimated),
         encode_json(raw_usage),
-        now if new.created is None else new.created,
+        now if new_usage.created is None else new_usage.created,
     )
     session_columns = ", ".join(
         f"(SELECT {name} FROM sessions WHERE id = ?)"
@@ -89,34 +98,49 @@ def insert_usage(tx: Tx, new: NewUsage, now: float) -> None:
         "INSERT INTO usage (event, session_id, model, task, input, output, cache_read, cache_write, reasoning, "
         "pico_dollars, estimated, raw, created, thread_id, tenant, platform) "
         f"VALUES ({placeholders(values)}, {session_columns}) ON CONFLICT (thread_id, event) DO NOTHING",
-        (*values, *[new.session] * 3),
+        (*values, *[new_usage.session] * 3),
     )
 
 
-def list_usage(tx: Tx, thread: str) -> list[UsageRecord]:
+def list_usage(tx: Tx, thread_id: str) -> list[UsageRecord]:
     """Return every call of a thread, in order. Subagents are separate threads, so their calls are not included."""
-    rows = tx.all(
-        "SELECT id, session_id, thread_id, model, task, input, output, cache_read, cache_write, reasoning, "
-        "pico_dollars, estimated, created, raw FROM usage WHERE thread_id = ? ORDER BY id",
-        (find_thread(tx, thread),),
+    return list_usage_of_threads(tx, [find_thread(tx, thread_id)])
+
+
+def list_usage_of_threads(tx: Tx, threads: Sequence[str]) -> list[UsageRecord]:
+    """Return every call of these threads, each thread's calls in order."""
+    rows = tx.all_for_keys(
+        f"{SELECT_USAGE} WHERE u.thread_id IN ({{}}) ORDER BY u.thread_id, u.id", threads
     )
-    records = []
-    for row in rows:
-        raw_usage = decode_json(row[13])
-        usage = CanonicalUsage(
-            input_tokens=row[5],
-            output_tokens=row[6],
-            cache_read_tokens=row[7],
-            cache_write_tokens=row[8],
-            reasoning_tokens=row[9],
-            cache_write_1h_tokens=raw_usage["cache_write_1h"],
-            raw=raw_usage["raw"],
-            cache_miss=raw_usage.get("cache_miss", ""),
-        )
-        records.append(
-            UsageRecord(*[*row[:5], usage, from_pico_dollars(row[10]), bool(row[11]), row[12]])
-        )
-    return records
+    return [decode_usage(row) for row in rows]
+
+
+def decode_usage(row: Row) -> UsageRecord:
+    """Return the call in a row of `SELECT_USAGE`."""
+    raw_usage = decode_json(row[10])
+    usage = CanonicalUsage(
+        input_tokens=row[5],
+        output_tokens=row[6],
+        cache_read_tokens=row[7],
+        cache_write_tokens=row[8],
+        reasoning_tokens=row[9],
+        cache_write_1h_tokens=raw_usage["cache_write_1h"],
+        raw=raw_usage["raw"],
+        cache_miss=raw_usage.get("cache_miss", ""),
+    )
+    return UsageRecord(
+        id=row[0],
+        session=row[1],
+        thread=row[2],
+        model=row[3],
+        task=row[4],
+        usage=usage,
+        cost=from_pico_dollars(row[11]),
+        estimated=bool(row[12]),
+        created=row[13],
+        tenant=row[14],
+        client=row[15],
+    )
 
 
 def load_insights(
@@ -214,7 +238,7 @@ def sum_calls_by(
 ) -> list[UsageRow]:
     """Return the sums of calls for each key. `from_clause`: the SQL after FROM."""
     rows = []
-    for row in tx.all(f"SELECT {key_column}, {USAGE_SUMS} FROM {from_clause}", values):
+    for row in tx.all(f"SELECT {key_column}, {USAGE_SUM_COLUMNS} FROM {from_clause}", values):
         sums = dict(zip(SUM_NAMES, map(int, row[1:]), strict=True))
         cost = sums.pop("pico_dollars") / PICO_DOLLARS_PER_DOLLAR
         rows.append(UsageRow(str(row[0]), cost=cost, **sums))

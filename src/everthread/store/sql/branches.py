@@ -33,8 +33,8 @@ def branch_thread(
     new: NewSession | None = None,
 ) -> Session:
     """Create a thread that shares this thread's history up to a message, and outlives this thread."""
-    thread = lock_thread(tx, session_id)
-    source_id, context_ids = _find_context(tx, thread, at_message)
+    thread_id = lock_thread(tx, session_id)
+    source_id, context_ids = _find_context(tx, thread_id, at_message)
     source = load_session(tx, source_id)
     branch = new or NewSession(
         platform=source.platform,
@@ -45,15 +45,17 @@ def branch_thread(
         client=source.client,
     )
     branch = replace(branch, kind="branch", parent=source.id, tenant=source.tenant)
-    if insert_session(tx, branch, thread=branch.id, now=now, branched_at=at_message):
+    if insert_session(tx, branch, thread_id=branch.id, now=now, branched_at=at_message):
         _insert_shared_messages(
-            tx, branch.id, context_ids, list_history_ids(tx, thread, at_message)
+            tx, branch.id, context_ids, list_history_ids(tx, thread_id, at_message)
         )
-        _copy_citations(tx, thread, branch.id)
+        _copy_citations(tx, thread_id, branch.id)
         # Summaries of shared messages: the context may cite them, and the branch outlives the parent thread.
-        shared_nodes = [node for node in list_nodes(tx, thread) if node.last_message <= at_message]
+        shared_nodes = [
+            node for node in list_nodes(tx, thread_id) if node.last_message <= at_message
+        ]
         put_nodes(tx, [replace(node, thread=branch.id) for node in shared_nodes])
-        copy_pins(tx, thread, branch.id)
+        copy_pins(tx, thread_id, branch.id)
         recount_thread(tx, branch.id)
     stored_session = load_session(tx, branch.id)
     if (stored_session.kind, stored_session.parent, stored_session.branched_at) != (
@@ -65,12 +67,12 @@ def branch_thread(
     return stored_session
 
 
-def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]:
+def _find_context(tx: Tx, thread_id: str, at_message: int) -> tuple[str, list[int]]:
     """Return the session to branch from, and the messages it shows up to `at_message`.
 
     The session is the newest one that shows the message and whose summary covers no later message.
     """
-    for session, _ in reversed(list_session_chain(tx, thread)):
+    for session, _ in reversed(list_session_chain(tx, thread_id)):
         row = tx.one(
             "SELECT p.seq FROM places p JOIN messages m ON m.id = p.message_id "
             "WHERE p.session_id = ? AND p.message_id = ? AND m.kind = 'message' ORDER BY p.seq DESC LIMIT 1",
@@ -84,12 +86,12 @@ def _find_context(tx: Tx, thread: str, at_message: int) -> tuple[str, list[int]]
                 (session, first_seq, row[0]),
             )
             return session, [message_row[0] for message_row in rows]
-    raise UnknownIdError(f"thread {thread} has no message {at_message} to branch at")
+    raise UnknownIdError(f"thread {thread_id} has no message {at_message} to branch at")
 
 
-def _does_summary_cover_later(tx: Tx, session: str, at_message: int) -> bool:
+def _does_summary_cover_later(tx: Tx, session_id: str, at_message: int) -> bool:
     """Return whether the summary at the beginning of a session covers messages after `at_message`."""
-    record = tx.value("SELECT record FROM compactions WHERE session_id = ?", (session,))
+    record = tx.value("SELECT record FROM compactions WHERE session_id = ?", (session_id,))
     if record is None:
         return False
     covered_ids = decode_json(record)["covered"]
@@ -99,10 +101,10 @@ def _does_summary_cover_later(tx: Tx, session: str, at_message: int) -> bool:
     )
 
 
-def list_history_ids(tx: Tx, thread: str, at_message: int | None) -> list[int]:
+def list_history_ids(tx: Tx, thread_id: str, at_message: int | None) -> list[int]:
     """Return the ids of a thread's history up to a message, or of all its history."""
     ids: list[int] = []
-    for session_and_inherited in list_session_chain(tx, thread):
+    for session_and_inherited in list_session_chain(tx, thread_id):
         for row in tx.all(
             f"SELECT p.message_id {FROM_SESSION_HISTORY} ORDER BY p.seq",
             session_and_inherited,
@@ -112,7 +114,7 @@ def list_history_ids(tx: Tx, thread: str, at_message: int | None) -> list[int]:
                 return ids
     if at_message is None:
         return ids
-    raise UnknownIdError(f"the history of thread {thread} has no message {at_message}")
+    raise UnknownIdError(f"the history of thread {thread_id} has no message {at_message}")
 
 
 def _insert_shared_messages(
@@ -130,11 +132,13 @@ def _insert_shared_messages(
     tx.run_many("INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)", rows)
 
 
-def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
+def _copy_citations(tx: Tx, thread_id: str, session_id: str) -> None:
     """Let the branch cite the outputs that its shared messages cite, so that they are kept as long as the branch."""
     stored_ids = {
         row[0]
-        for row in tx.all("SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread,))
+        for row in tx.all(
+            "SELECT DISTINCT output_id FROM citations WHERE thread_id = ?", (thread_id,)
+        )
     }
     if not stored_ids:
         return
@@ -149,5 +153,5 @@ def _copy_citations(tx: Tx, thread: str, session_id: str) -> None:
             "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) "
             "SELECT ?, tenant, output_id, call_id, tool, created FROM citations "
             f"WHERE thread_id = ? AND output_id IN ({placeholders(batch)})",
-            (session_id, thread, *batch),
+            (session_id, thread_id, *batch),
         )

@@ -1,8 +1,9 @@
 """Store and find the histories of clients that send their whole history each time, as chains of links.
 
-A link is a prefix of a history. It is identified by two digests: `digest` changes with every word; `skeleton` leaves
-out thinking and the contents of tool results, which clients drop to save tokens. `results` are short hashes of those
-contents, separated by blanks: they distinguish a cleared result from a result of another conversation.
+A link is a prefix of a history. It is identified by two digests: `digest` changes with every word; `loose_digest` (in
+the column `skeleton`) leaves out thinking and the contents of tool results, which clients drop to save tokens.
+`results` are short hashes of those contents, separated by blanks: they distinguish a cleared result from a result of
+another conversation.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class PreparedLink:
 class ThreadExtension:
     """Links to append to one thread, with the usage and the state to store in the same transaction."""
 
-    thread: str
+    thread_id: str
     """The thread for usage and state if there are no links."""
     links: Sequence[PreparedLink]
     usage: Sequence[NewUsage] = ()
@@ -69,17 +70,17 @@ class ThreadExtension:
         first_link = stored_links[0] if stored_links else None
         if stored_links and first_link is None:
             return stored_links
-        thread = first_link.thread if first_link is not None else self.thread
+        thread_id = first_link.thread if first_link is not None else self.thread_id
         # The thread of a stored link exists; any other must be looked up.
         store_usage = insert_usage if stored_links else record_usage
         for call in self.usage:
             store_usage(
                 tx,
-                call if call.session == thread else replace(call, session=thread),
+                call if call.session == thread_id else replace(call, session=thread_id),
                 now,
             )
         if self.state is not None:
-            put_state(tx, now, thread, *self.state)
+            put_state(tx, now, thread_id, *self.state)
         return stored_links
 
 
@@ -93,7 +94,7 @@ SELECT_THREAD_OWNER = "SELECT tenant, kind, parent_id FROM sessions WHERE id = ?
 MAX_DIGESTS_PER_QUERY = 400
 """Maximum digests in one query."""
 MAX_SIMILAR = 8
-"""Maximum links of one skeleton to compare: a client clears old results only a few times."""
+"""Maximum links of one loose digest to compare: a client clears old results only a few times."""
 
 
 def extend_thread(
@@ -152,9 +153,9 @@ def _open_thread(tx: Tx, new: NewThreadLink, row: Row | None, now: float) -> Non
             tx.run("UPDATE sessions SET kind = 'branch' WHERE id = ?", (new.link.thread,))
         return
     if new.branch_of is not None:
-        thread, message = new.branch_of
-        if load_session(tx, thread).tenant == new.link.tenant:
-            branch_thread(tx, now, thread, message, new=new.session)
+        thread_id, message = new.branch_of
+        if load_session(tx, thread_id).tenant == new.link.tenant:
+            branch_thread(tx, now, thread_id, message, new=new.session)
             return
     session = place_side_call(tx, new.session, new.client_parent)
     create_session(tx, session, now)
@@ -186,12 +187,12 @@ def find_link(tx: Tx, tenant: str, scope: str, digests: Sequence[str]) -> Thread
     return None
 
 
-def load_last_link(tx: Tx, thread: str) -> ThreadLink | None:
-    """Return the last link of a thread; None if the thread has no links."""
+def load_last_link(tx: Tx, thread_id: str) -> ThreadLink | None:
+    """Return the last link of a thread, or None if the thread has no links."""
     row = tx.one(
         f"SELECT {LINK_COLUMNS} FROM links l WHERE thread_id = ? AND NOT EXISTS "
         "(SELECT 1 FROM links n WHERE n.thread_id = l.thread_id AND n.follows = l.digest)",
-        (thread,),
+        (thread_id,),
     )
     return None if row is None else ThreadLink(*row)
 
@@ -199,34 +200,36 @@ def load_last_link(tx: Tx, thread: str) -> ThreadLink | None:
 def load_conversation_end(
     tx: Tx, tenant: str, client_session: str, platform: str, max_messages: int
 ) -> ConversationEnd | None:
-    """Return the end of a client's conversation; None without a conversation, or while results of calls are missing."""
-    thread = find_conversation(tx, tenant, client_session, platform)
-    if thread is None or has_open_calls(tx, thread):
+    """Return the end of a client's conversation, or None if there is none or if results of calls are missing."""
+    thread_id = find_conversation(tx, tenant, client_session, platform)
+    if thread_id is None or has_open_calls(tx, thread_id):
         return None
     rows = tx.all(
         "SELECT id, body FROM messages WHERE thread_id = ? AND kind = 'message' ORDER BY id DESC LIMIT ?",
-        (thread, max_messages),
+        (thread_id, max_messages),
     )
     return (
-        ConversationEnd(thread, rows[0][0], [decode_body(row[1]) for row in rows]) if rows else None
+        ConversationEnd(thread_id, rows[0][0], [decode_body(row[1]) for row in rows])
+        if rows
+        else None
     )
 
 
-def continues_other_thread(tx: Tx, thread: str) -> bool:
+def continues_other_thread(tx: Tx, thread_id: str) -> bool:
     """Return whether a thread continues another one whose messages its client no longer sends."""
     row = tx.one(
         "SELECT 1 FROM sessions s JOIN links l ON l.thread_id = s.id "
         "WHERE s.id = ? AND s.kind = 'branch' AND l.follows = '' AND l.previous = ''",
-        (thread,),
+        (thread_id,),
     )
     return row is not None
 
 
-def find_links_by_skeleton(
-    tx: Tx, tenant: str, scope: str, skeletons: Sequence[str]
+def find_links_by_loose_digest(
+    tx: Tx, tenant: str, scope: str, loose_digests: Sequence[str]
 ) -> list[ThreadLinkMatch]:
-    """Return the links with the longest stored skeleton among these."""
-    for batch in batch_longest_first(skeletons):
+    """Return the links with the longest stored loose digest among these."""
+    for batch in batch_longest_first(loose_digests):
         rows = tx.all(
             f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND skeleton IN ({placeholders(batch)}) "
             f"ORDER BY message_count DESC, digest LIMIT {MAX_SIMILAR}",

@@ -15,7 +15,7 @@ from everthread.store.rewrite_records import (
     NewRewrite,
     ProxiedContext,
     Rewrite,
-    RewriteSearch,
+    RewriteSearchState,
     RewriteState,
 )
 from everthread.store.sql.branches import list_history_ids
@@ -66,7 +66,7 @@ def commit_rewrite(tx: Tx, new: NewRewrite, now: float) -> Rewrite:
         tx,
         tip.id,
         entries,
-        seen_count=_count_shown_until(tx, tip.id, last_message),
+        seen_count=_count_messages_through(tx, tip.id, last_message),
         now=now,
         compaction=record,
     )
@@ -78,12 +78,12 @@ def commit_rewrite(tx: Tx, new: NewRewrite, now: float) -> Rewrite:
     return stored_rewrite
 
 
-def _find_session_rewrite(tx: Tx, session: str, new: NewRewrite) -> Rewrite | None:
+def _find_session_rewrite(tx: Tx, session_id: str, new: NewRewrite) -> Rewrite | None:
     """Return the rewrite of the same history that another process made in this session, or None."""
     digests = set(new.digests)
     rows = tx.all(
         f"SELECT {REWRITE_COLUMNS} FROM rewrites WHERE session_id = ? AND engine = ? ORDER BY replaced_count DESC",
-        (session, new.rewrite.engine),
+        (session_id, new.rewrite.engine),
     )
     return next(
         (rewrite for rewrite in map(decode_rewrite, rows) if rewrite.digest in digests),
@@ -100,12 +100,12 @@ def _load_last_request_message(tx: Tx, new: NewRewrite) -> int | None:
     return message
 
 
-def _count_shown_until(tx: Tx, session: str, message: int | None) -> int:
-    """Count the messages that a session shows up to a message; count all if the session does not show it."""
+def _count_messages_through(tx: Tx, session_id: str, message_id: int | None) -> int:
+    """Count the messages that a session shows up to and including this one, or all if it does not show this one."""
     sql = "SELECT seq + 1 FROM places WHERE session_id = ? AND message_id = ?"
-    count = tx.value(sql, (session, message))
+    count = tx.value(sql, (session_id, message_id))
     if not count:
-        count = tx.value("SELECT next_seq FROM sessions WHERE id = ?", (session,))
+        count = tx.value("SELECT next_seq FROM sessions WHERE id = ?", (session_id,))
     return int(count)
 
 
@@ -118,7 +118,7 @@ def resolve_stored_context(
     messages of the last rewrite are those that its session shows.
     """
     context = new.context
-    history = list_history_ids(tx, tip.thread, last_message)
+    history = list_history_ids(tx, tip.thread_id, last_message)
     own_ids = _find_own_ids(tx, context, history)
     shown_ids: list[int] = []
     if tip.id == new.base_session:
@@ -149,7 +149,7 @@ def resolve_stored_context(
 
 
 def _find_own_ids(tx: Tx, context: ProxiedContext, history: Sequence[int]) -> list[int | None]:
-    """Return the stored id of each of the client's own compacted messages; None for one that is not stored.
+    """Return the stored id of each of the client's own compacted messages, or None for a message that is not stored.
 
     Pair them with the stored messages from the end backwards, by their roles: a client may have added a message that
     holds only its own notes, or split an answer, and such messages are not stored.
@@ -170,10 +170,10 @@ def _find_own_ids(tx: Tx, context: ProxiedContext, history: Sequence[int]) -> li
     return ids
 
 
-def _has_role(tx: Tx, message: int, stored_role: str, role: str) -> bool:
+def _has_role(tx: Tx, message_id: int, stored_role: str, role: str) -> bool:
     """Return whether a stored message has this role, `CLIENT_NOTES_ROLE` included."""
     if role == CLIENT_NOTES_ROLE:
-        return stored_role == "user" and not user_text(load_message(tx, message).body)
+        return stored_role == "user" and not user_text(load_message(tx, message_id).body)
     return stored_role == role
 
 
@@ -186,14 +186,14 @@ def _load_roles(tx: Tx, ids: Sequence[int]) -> dict[int, str]:
 
 
 RewriteMatches = list[tuple[list[Rewrite], list[Rewrite]]]
-"""For each engine, the rewrites of an exact beginning, and those of a beginning with the same skeleton."""
+"""For each engine, the rewrites of an exact beginning, and those of a beginning with the same loose digest."""
 
 
-def list_rewrite_engines(tx: Tx, thread: str) -> list[str]:
+def list_rewrite_engines(tx: Tx, thread_id: str) -> list[str]:
     """Return the engines, each with its options and tools, whose rewrites a thread has."""
     rows = tx.all(
         "SELECT DISTINCT engine FROM rewrites WHERE thread_id = ? ORDER BY engine",
-        (thread,),
+        (thread_id,),
     )
     return [row[0] for row in rows]
 
@@ -203,16 +203,16 @@ def match_rewrites(
     tenant: str,
     engines: Sequence[str],
     digests: Sequence[str],
-    skeletons: Sequence[str],
-    last_search: RewriteSearch | None = None,
-) -> tuple[RewriteMatches, RewriteSearch | None]:
-    """For each engine, find rewrites of an exact beginning, and of longer beginnings by skeleton; stop at a match.
+    loose_digests: Sequence[str],
+    last_search: RewriteSearchState | None = None,
+) -> tuple[RewriteMatches, RewriteSearchState | None]:
+    """For each engine, find rewrites of an exact beginning, and of longer beginnings by loose digest; stop at a match.
 
     `last_search`: an earlier search for a beginning of the history. If no rewrite was made since, only the new part is
     searched.
     """
     if not tx.dialect.select_newest:
-        return _match_rewrites(tx, tenant, engines, digests, skeletons, searched_length=0), None
+        return _match_rewrites(tx, tenant, engines, digests, loose_digests, searched_length=0), None
     newest_rewrite = tx.one(tx.dialect.select_newest.format("rewrites"))
     if last_search is not None and _continues_search(last_search, engines, digests, newest_rewrite):
         unsearched_digests = [
@@ -224,13 +224,13 @@ def match_rewrites(
             tenant,
             engines,
             unsearched_digests,
-            skeletons,
+            loose_digests,
             searched_length=last_search.message_count,
         )
         # If the earlier rewrite is no longer there, search from the start.
         if not last_search.found_digests or any(exact_matches for exact_matches, _ in matches):
             return matches, _remember_search(engines, digests, newest_rewrite, matches)
-    matches = _match_rewrites(tx, tenant, engines, digests, skeletons, searched_length=0)
+    matches = _match_rewrites(tx, tenant, engines, digests, loose_digests, searched_length=0)
     return matches, _remember_search(engines, digests, newest_rewrite, matches)
 
 
@@ -239,26 +239,26 @@ def _match_rewrites(
     tenant: str,
     engines: Sequence[str],
     digests: Sequence[str],
-    skeletons: Sequence[str],
+    loose_digests: Sequence[str],
     *,
     searched_length: int,
 ) -> RewriteMatches:
-    """Return the matches of each engine. `searched_length`: skip the skeletons up to this length, searched before."""
+    """Return the matches of each engine. `searched_length`: skip the loose digests up to this length."""
     matches = []
     for engine in engines:
         exact_matches = [
             rewrite
             for rewrite in _find_rewrites(tx, "digest", tenant, engine, digests)
-            if rewrite.replaced_count <= len(skeletons)
+            if rewrite.replaced_count <= len(loose_digests)
         ]
-        longer_skeletons = [
-            skeleton
-            for skeleton in skeletons[
+        longer_loose_digests = [
+            loose_digest
+            for loose_digest in loose_digests[
                 max(searched_length, exact_matches[0].replaced_count if exact_matches else 0) :
             ]
-            if skeleton
+            if loose_digest
         ]
-        similar_matches = _find_rewrites(tx, "skeleton", tenant, engine, longer_skeletons)
+        similar_matches = _find_rewrites(tx, "skeleton", tenant, engine, longer_loose_digests)
         matches.append((exact_matches, similar_matches))
         if exact_matches:
             break
@@ -266,7 +266,7 @@ def _match_rewrites(
 
 
 def _continues_search(
-    last_search: RewriteSearch,
+    last_search: RewriteSearchState,
     engines: Sequence[str],
     digests: Sequence[str],
     newest_rewrite: Row | None,
@@ -284,14 +284,14 @@ def _remember_search(
     digests: Sequence[str],
     newest_rewrite: Row | None,
     matches: RewriteMatches,
-) -> RewriteSearch | None:
-    """Return the state from which the next search resumes; None if it must search for everything again."""
+) -> RewriteSearchState | None:
+    """Return the state from which the next search resumes, or None if it must search for everything again."""
     if not digests or any(similar for _, similar in matches):
         return None
     found_digests = [
         rewrite.digest for exact_matches, _ in matches for rewrite in reversed(exact_matches)
     ]
-    return RewriteSearch(
+    return RewriteSearchState(
         tuple(engines), len(digests), digests[-1], newest_rewrite, tuple(found_digests)
     )
 

@@ -54,7 +54,7 @@ def continue_session(
     old_tip = lock_tip(tx, session_id)
     if old_tip.id != session_id:
         return Continuation(load_session(tx, old_tip.id), is_committed=False)
-    require_lease(tx, old_tip.thread, lease)
+    require_lease(tx, old_tip.thread_id, lease)
     if not 0 <= seen_count <= old_tip.next_seq:
         raise InputError(
             f"session {session_id} has {old_tip.next_seq} messages, {seen_count} cannot have been seen"
@@ -65,14 +65,16 @@ def continue_session(
         "SELECT message_id FROM places WHERE session_id = ? AND seq >= ? ORDER BY seq",
         (session_id, seen_count),
     )
-    placed_ids = [_keep_or_insert(tx, old_tip.thread, entry, now) for entry in compacted]
+    placed_ids = [_keep_or_insert(tx, old_tip.thread_id, entry, now) for entry in compacted]
     place_messages(tx, new_id, [*placed_ids, *(row[0] for row in unseen_rows)])
-    put_nodes(tx, [replace(node, thread=old_tip.thread) for node in nodes])
+    put_nodes(tx, [replace(node, thread=old_tip.thread_id) for node in nodes])
     copy_activity(tx, session_id, new_id)
     # A thread that has ended stays ended.
     _set_end(tx, new_id, parent.ended, parent.end_reason)
     _set_end(tx, session_id, now, "compression")
-    _insert_compaction(tx, (old_tip.thread, session_id, new_id, now), compaction or NewCompaction())
+    _insert_compaction(
+        tx, (old_tip.thread_id, session_id, new_id, now), compaction or NewCompaction()
+    )
     return Continuation(load_session(tx, new_id), is_committed=True)
 
 
@@ -90,7 +92,7 @@ def _insert_continuation(tx: Tx, parent: Session, system: System, now: float) ->
         client_session=parent.client_session,
         system=parent.system if system is None else system,
     )
-    insert_session(tx, new, thread=parent.thread, now=now)
+    insert_session(tx, new, thread_id=parent.thread, now=now)
     return new.id
 
 
@@ -101,7 +103,7 @@ def _set_end(tx: Tx, session_id: str, ended_at: float | None, reason: str | None
     )
 
 
-def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) -> int:
+def _keep_or_insert(tx: Tx, thread_id: str, entry: int | NewMessage, now: float) -> int:
     """Return the id of a kept message, or insert a new one and return its id."""
     if isinstance(entry, int):
         # The thread's own message, or one that it inherited as a branch.
@@ -109,16 +111,16 @@ def _keep_or_insert(tx: Tx, thread: str, entry: int | NewMessage, now: float) ->
             "SELECT 1 FROM messages WHERE id = ? AND (thread_id = ? OR EXISTS "
             "(SELECT 1 FROM places WHERE session_id = ? AND message_id = messages.id))"
         )
-        if tx.one(select_if_in_thread, (entry, thread, thread)) is None:
-            raise UnknownIdError(f"thread {thread} has no message {entry}; nothing was changed")
+        if tx.one(select_if_in_thread, (entry, thread_id, thread_id)) is None:
+            raise UnknownIdError(f"thread {thread_id} has no message {entry}; nothing was changed")
         return entry
     if entry.kind == "message":
         raise InputError("a compaction makes summaries and derived messages; append other messages")
-    message_id = insert_message(tx, thread, prepare_message(entry), now)
+    message_id = insert_message(tx, thread_id, prepare_message(entry), now)
     if message_id is None:
         message_id = tx.value(
             "SELECT id FROM messages WHERE thread_id = ? AND event = ?",
-            (thread, entry.event),
+            (thread_id, entry.event),
         )
     return int(message_id)
 
@@ -137,10 +139,10 @@ def place_messages(tx: Tx, session_id: str, ids: Sequence[int]) -> None:
 def undo_compaction(tx: Tx, now: float, session_id: str, *, lease: Lease | None = None) -> Session:
     """Undo the thread's last compaction: reopen the session before it, with the messages added since."""
     tip = lock_tip(tx, session_id)
-    require_lease(tx, tip.thread, lease)
-    if tip.kind != "continuation" or tip.parent is None:
-        raise NothingToUndoError(f"thread {tip.thread} has no compaction that could be undone")
-    parent = load_session(tx, tip.parent)
+    require_lease(tx, tip.thread_id, lease)
+    if tip.kind != "continuation" or tip.parent_id is None:
+        raise NothingToUndoError(f"thread {tip.thread_id} has no compaction that could be undone")
+    parent = load_session(tx, tip.parent_id)
     added_rows = tx.all(
         "SELECT p.message_id FROM places p JOIN sessions s ON s.id = p.session_id "
         "WHERE p.session_id = ? AND p.seq >= s.inherited_count ORDER BY p.seq",
@@ -178,21 +180,21 @@ def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
     size = tx.value(
         "SELECT COALESCE(SUM(COALESCE(tokens, (chars + 3) / 4)), 0) FROM messages "
         "WHERE thread_id = ? AND kind = 'message'",
-        (tip.thread,),
+        (tip.thread_id,),
     )
     state = {"until": round(MIN_GROWTH_AFTER_UNDO * int(size))}
-    put_state(tx, now, tip.thread, UNDONE_STATE_KEY, state)
+    put_state(tx, now, tip.thread_id, UNDONE_STATE_KEY, state)
 
 
 MIN_GROWTH_AFTER_UNDO = 1.1
 """Growth of a history after an undo, as a ratio, from which it is compacted again."""
 
 
-def list_compactions(tx: Tx, thread: str) -> list[CompactionRecord]:
+def list_compactions(tx: Tx, thread_id: str) -> list[CompactionRecord]:
     rows = tx.all(
         "SELECT id, thread_id, parent_id, session_id, created, reverted_at, record FROM compactions "
         "WHERE thread_id = ? ORDER BY id",
-        (find_thread(tx, thread),),
+        (find_thread(tx, thread_id),),
     )
     return [decode_compaction_row(row) for row in rows]
 
@@ -242,7 +244,7 @@ def end_session(
     if reason in RESERVED_END_REASONS:
         raise InputError(f"the end reason {reason!r} is the store's own; give another")
     current = lock_tip(tx, session_id)
-    require_lease(tx, current.thread, lease)
+    require_lease(tx, current.thread_id, lease)
     tx.run(
         "UPDATE sessions SET ended = ?, end_reason = ? WHERE id = ? AND ended IS NULL",
         (now, reason, current.id),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from everthread.errors import StoreDamagedError
 from everthread.store.database import Tx
 from everthread.store.sql.stored_outputs import load_output
-from everthread.store.sql.thread_rows import IS_LISTED_TIP, THREAD_MESSAGES
+from everthread.store.sql.thread_rows import FROM_THREAD_MESSAGES, IS_LISTED_TIP
 from everthread.store.value_codec import checksum
 
 CONSISTENCY_CHECKS = {
@@ -49,7 +49,7 @@ CONSISTENCY_CHECKS = {
     "thread(s) are listed with wrong counts": (
         # All threads are counted in one pass, because a count for each takes hours on a large server.
         "SELECT COUNT(*) FROM sessions t LEFT JOIN (SELECT s.thread_id, COUNT(*) AS messages, SUM(m.tokens) AS tokens "
-        f"{THREAD_MESSAGES.format(thread='s.thread_id')} GROUP BY s.thread_id) c ON c.thread_id = t.thread_id "
+        f"{FROM_THREAD_MESSAGES.format(thread='s.thread_id')} GROUP BY s.thread_id) c ON c.thread_id = t.thread_id "
         f"WHERE {IS_LISTED_TIP} "
         "AND (t.message_count <> COALESCE(c.messages, 0) OR t.token_count <> COALESCE(c.tokens, 0))"
     ),

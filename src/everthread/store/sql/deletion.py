@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from everthread.store.database import Tx, placeholders, split_batches
-from everthread.store.sql.session_rows import THREAD_NUMBERS, lock_thread
+from everthread.store.sql.session_rows import SELECT_THREAD_NUMBERS, lock_thread
 from everthread.store.sql.stored_outputs import queue_output
 
 
-def delete_thread(tx: Tx, thread: str) -> int:
+def delete_thread(tx: Tx, thread_id: str) -> int:
     """Delete a thread and its subagents; return the number of sessions. Branches keep the messages they share."""
-    threads = _lock_with_subagents(tx, thread)
+    threads = _lock_with_subagents(tx, thread_id)
     thread_placeholders = placeholders(threads)
     rows = tx.all(
         f"SELECT id, system_hash FROM sessions WHERE thread_id IN ({thread_placeholders})",
@@ -59,13 +59,13 @@ def _delete_prompts(tx: Tx, hashes: list[str]) -> None:
         )
 
 
-def _lock_with_subagents(tx: Tx, thread: str) -> list[str]:
+def _lock_with_subagents(tx: Tx, thread_id: str) -> list[str]:
     """Lock a thread and its subagents, and return their ids.
 
     Each thread is locked before its subagents are read, so that none is missed.
     """
     locked_threads: dict[str, None] = {}
-    waiting_threads = [thread]
+    waiting_threads = [thread_id]
     while waiting_threads:
         locked_thread = lock_thread(tx, waiting_threads.pop())
         locked_threads[locked_thread] = None
@@ -124,7 +124,7 @@ def _delete_outputs(tx: Tx, threads: list[str]) -> None:
         f"DELETE FROM unindexed WHERE thread_id IN ({thread_placeholders}) AND output_id IS NOT NULL",
         threads,
     )
-    thread_numbers = THREAD_NUMBERS.format(thread_placeholders)
+    thread_numbers = SELECT_THREAD_NUMBERS.format(thread_placeholders)
     _delete_chunks(tx, f"thread IN ({thread_numbers}) AND output_id IS NOT NULL", threads)
     cited_outputs = tx.all(
         f"SELECT DISTINCT tenant, output_id FROM citations WHERE thread_id IN ({thread_placeholders})",

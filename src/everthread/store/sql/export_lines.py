@@ -31,13 +31,15 @@ EXPORT_FORMAT = 1
 ExportLine = dict[str, Any]
 
 
-def export_thread(tx: Tx, thread: str) -> list[ExportLine]:
+def export_thread(tx: Tx, thread_id: str) -> list[ExportLine]:
     """Return a thread as lines of JSON. Messages are numbered from 1, independent of the database's ids."""
-    return _ThreadExport(tx).make_lines(thread)[0]
+    return _ThreadExport(tx).make_lines(thread_id)[0]
 
 
-def salvage_thread(tx: Tx, database: Database, thread: str) -> tuple[list[ExportLine], list[str]]:
-    return _ThreadExport(tx, database).make_lines(thread)
+def salvage_thread(
+    tx: Tx, database: Database, thread_id: str
+) -> tuple[list[ExportLine], list[str]]:
+    return _ThreadExport(tx, database).make_lines(thread_id)
 
 
 @dataclass(slots=True)
@@ -52,14 +54,14 @@ class _ThreadExport:
     unreadable: list[str] = field(default_factory=list)
     """Descriptions of the rows that could not be read."""
 
-    def make_lines(self, thread: str) -> tuple[list[ExportLine], list[str]]:
+    def make_lines(self, thread_id: str) -> tuple[list[ExportLine], list[str]]:
         tx = self.tx
-        thread = find_thread(self.tx, thread)
-        sessions = self._load_sessions(thread)
+        thread_id = find_thread(self.tx, thread_id)
+        sessions = self._load_sessions(thread_id)
         places = {session.id: self._load_places(session.id) for session, _ in sessions}
-        numbers_by_id, message_lines = self._make_message_lines(thread, places)
+        numbers_by_id, message_lines = self._make_message_lines(thread_id, places)
         lines: list[ExportLine] = [
-            {"type": "everthread", "format": EXPORT_FORMAT, "thread": thread}
+            {"type": "everthread", "format": EXPORT_FORMAT, "thread": thread_id}
         ]
         place_lines: list[ExportLine] = []
         for session, inherited_count in sessions:
@@ -80,24 +82,24 @@ class _ThreadExport:
             )
         lines += message_lines + place_lines
         lines_by_subject = {
-            "compactions": _make_compaction_lines(tx, thread, numbers_by_id),
-            "accounts": _make_usage_lines(tx, thread),
-            "stored outputs": _make_output_lines(tx, thread),
-            "summary nodes": _make_node_lines(tx, thread, numbers_by_id),
-            "pins": _make_pin_lines(tx, thread),
+            "compactions": _make_compaction_lines(tx, thread_id, numbers_by_id),
+            "accounts": _make_usage_lines(tx, thread_id),
+            "stored outputs": _make_output_lines(tx, thread_id),
+            "summary nodes": _make_node_lines(tx, thread_id, numbers_by_id),
+            "pins": _make_pin_lines(tx, thread_id),
             "engine state": _make_state_lines(tx, list(places)),
         }
         for subject, subject_lines in lines_by_subject.items():
             lines += self._yield_readable_lines(subject, subject_lines)
         return lines, self.unreadable
 
-    def _load_sessions(self, thread: str) -> list[tuple[Session, int]]:
+    def _load_sessions(self, thread_id: str) -> list[tuple[Session, int]]:
         """Return the sessions with the number of messages that each inherited, in order."""
         rows = self._try_read(
             "sessions",
             self.tx.all,
             "SELECT id FROM sessions WHERE thread_id = ?",
-            (thread,),
+            (thread_id,),
         )
         loaded = [
             self._try_read(f"session {row[0]}", self._load_session, row[0]) for row in rows or ()
@@ -110,25 +112,28 @@ class _ThreadExport:
             ),
         )
 
-    def _load_session(self, session: str) -> tuple[Session, int]:
+    def _load_session(self, session_id: str) -> tuple[Session, int]:
         inherited_count = self.tx.value(
-            "SELECT inherited_count FROM sessions WHERE id = ?", (session,)
+            "SELECT inherited_count FROM sessions WHERE id = ?", (session_id,)
         )
-        return load_session(self.tx, session), int(inherited_count)
+        return load_session(self.tx, session_id), int(inherited_count)
 
-    def _load_places(self, session: str) -> list[Row]:
+    def _load_places(self, session_id: str) -> list[Row]:
         sql = "SELECT seq, message_id FROM places WHERE session_id = ? ORDER BY seq"
-        return self._try_read(f"the order of session {session}", self.tx.all, sql, (session,)) or []
+        return (
+            self._try_read(f"the order of session {session_id}", self.tx.all, sql, (session_id,))
+            or []
+        )
 
     def _make_message_lines(
-        self, thread: str, places: Mapping[str, Sequence[Row]]
+        self, thread_id: str, places: Mapping[str, Sequence[Row]]
     ) -> tuple[dict[int, int], list[ExportLine]]:
         """Return the number of each readable message by its id, and the lines. Skip messages that are in no session."""
         numbers_by_id: dict[int, int] = {}
         lines: list[ExportLine] = []
         placed_ids = {row[1] for session_places in places.values() for row in session_places}
         for message_id in sorted(placed_ids):
-            subject = f"message {message_id} of thread {thread}"
+            subject = f"message {message_id} of thread {thread_id}"
             line = self._try_read(
                 subject,
                 _make_message_line,
@@ -206,9 +211,9 @@ def _make_message_line(
 
 
 def _make_compaction_lines(
-    tx: Tx, thread: str, numbers_by_id: Mapping[int, int]
+    tx: Tx, thread_id: str, numbers_by_id: Mapping[int, int]
 ) -> Iterator[ExportLine]:
-    for compaction in list_compactions(tx, thread):
+    for compaction in list_compactions(tx, thread_id):
         record = dataclasses.asdict(compaction.record)
         record["covered"] = _list_numbers(compaction.record.covered, numbers_by_id)
         record["cost"] = None if compaction.record.cost is None else str(compaction.record.cost)
@@ -222,20 +227,20 @@ def _make_compaction_lines(
         }
 
 
-def _make_usage_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
+def _make_usage_lines(tx: Tx, thread_id: str) -> Iterator[ExportLine]:
     columns = (
         "event, session_id, model, task, input, output, cache_read, cache_write, reasoning, pico_dollars, estimated, "
         "raw, created"
     )
     names = columns.replace("session_id", "session").split(", ")
-    for row in tx.all(f"SELECT {columns} FROM usage WHERE thread_id = ? ORDER BY id", (thread,)):
+    for row in tx.all(f"SELECT {columns} FROM usage WHERE thread_id = ? ORDER BY id", (thread_id,)):
         line = dict(zip(names, row, strict=True))
         yield {"type": "usage", **line, "raw": decode_json(line["raw"])}
 
 
-def _make_output_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
-    tenant = load_session(tx, thread).tenant
-    for output in list_outputs(tx, thread):
+def _make_output_lines(tx: Tx, thread_id: str) -> Iterator[ExportLine]:
+    tenant = load_session(tx, thread_id).tenant
+    for output in list_outputs(tx, thread_id):
         call_fields = {
             "call_id": output.call_id,
             "tool": output.tool,
@@ -248,8 +253,10 @@ def _make_output_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
         }
 
 
-def _make_node_lines(tx: Tx, thread: str, numbers_by_id: Mapping[int, int]) -> Iterator[ExportLine]:
-    for node in list_nodes(tx, thread):
+def _make_node_lines(
+    tx: Tx, thread_id: str, numbers_by_id: Mapping[int, int]
+) -> Iterator[ExportLine]:
+    for node in list_nodes(tx, thread_id):
         line = {**dataclasses.asdict(node), "sources": list(node.sources)}
         for name in ("first_message", "last_message"):
             line[name] = numbers_by_id.get(line[name], 0)
@@ -259,8 +266,8 @@ def _make_node_lines(tx: Tx, thread: str, numbers_by_id: Mapping[int, int]) -> I
         yield {"type": "node", **line}
 
 
-def _make_pin_lines(tx: Tx, thread: str) -> Iterator[ExportLine]:
-    for pin in list_pins(tx, thread):
+def _make_pin_lines(tx: Tx, thread_id: str) -> Iterator[ExportLine]:
+    for pin in list_pins(tx, thread_id):
         yield {"type": "pin", "text": pin.text, "created": pin.created}
 
 

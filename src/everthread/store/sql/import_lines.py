@@ -64,8 +64,8 @@ L = TypeVar("L", bound=Struct)
 
 def import_lines(tx: Tx, lines: Sequence[ExportLine], now: float) -> list[str]:
     threads: dict[str, None] = {}
-    for thread, section_lines in _split_sections(lines):
-        threads |= dict.fromkeys(_ThreadImport(tx, now, thread, section_lines).store())
+    for thread_id, section_lines in _split_sections(lines):
+        threads |= dict.fromkeys(_ThreadImport(tx, now, thread_id, section_lines).store())
     return list(threads)
 
 
@@ -97,7 +97,7 @@ class _ThreadImport:
 
     tx: Tx
     now: float
-    thread: str
+    thread_id: str
     lines: list[NumberedLine]
     unstored_sessions: dict[str, SessionLine] = field(default_factory=dict)
     """The lines of sessions that are not stored yet, by session id."""
@@ -119,8 +119,8 @@ class _ThreadImport:
                     raise TranscriptError(f"session {line.id} is listed twice")
                 self.unstored_sessions[line.id] = line
         self._apply_lines(SessionLine, self._import_session)
-        if self.thread not in self.threads_by_session:
-            raise TranscriptError(f"the thread {self.thread} has no session of that id")
+        if self.thread_id not in self.threads_by_session:
+            raise TranscriptError(f"the thread {self.thread_id} has no session of that id")
         self._apply_lines(PlacesLine, self._assign_threads)
         self._apply_lines(MessageLine, self._import_message)
         self._apply_lines(PlacesLine, self._import_places)
@@ -131,10 +131,10 @@ class _ThreadImport:
         self._apply_lines(PinLine, self._import_pin)
         self._apply_lines(StateLine, self._import_state)
         threads = list(dict.fromkeys(self.threads_by_session.values()))
-        for thread in threads:
-            self._check_chain(thread)
-            recount_thread(self.tx, thread)
-            refresh_activity(self.tx, thread)
+        for thread_id in threads:
+            self._check_chain(thread_id)
+            recount_thread(self.tx, thread_id)
+            refresh_activity(self.tx, thread_id)
         return threads
 
     def _apply_lines(self, line_type: type[L], apply_line: Callable[[L], None]) -> None:
@@ -145,8 +145,6 @@ class _ThreadImport:
                 except MALFORMED_LINE_ERRORS as error:
                     reason = f"it does not fit the others ({type(error).__name__}: {error})"
                     raise TranscriptError(f"line {number} cannot be imported: {reason}") from error
-
-    # Sessions
 
     def _import_session(self, line: SessionLine) -> None:
         """Store a session and, before it, those of its ancestors that are not stored yet."""
@@ -164,12 +162,12 @@ class _ThreadImport:
         kind = line.kind or self._guess_kind(line)
         values = {field.name: getattr(line, field.name) for field in dataclasses.fields(NewSession)}
         new = NewSession(**values | {"kind": kind})
-        thread = new.id
+        thread_id = new.id
         if kind in ("continuation", "reverted"):
             if line.parent is None:
                 raise TranscriptError(f"session {line.id} continues none")
-            thread = lock_thread(self.tx, line.parent)
-        if not insert_session(self.tx, new, thread=thread, now=self.now):
+            thread_id = lock_thread(self.tx, line.parent)
+        if not insert_session(self.tx, new, thread_id=thread_id, now=self.now):
             raise StoreError(
                 f"session {new.id} is in this store already; delete its thread first, or leave it"
             )
@@ -177,7 +175,7 @@ class _ThreadImport:
             "UPDATE sessions SET ended = ?, end_reason = ?, inherited_count = ? WHERE id = ?",
             (line.ended, line.end_reason, line.carried, new.id),
         )
-        self.threads_by_session[new.id] = thread
+        self.threads_by_session[new.id] = thread_id
         self.branch_points[new.id] = line.branched_at
 
     def _guess_kind(self, line: SessionLine) -> SessionKind:
@@ -195,32 +193,30 @@ class _ThreadImport:
             raise TranscriptError(f"session {line.id} has neither a kind nor a start")
         return "continuation" if line.started >= parent[0] else "subagent"
 
-    def _check_chain(self, thread: str) -> None:
+    def _check_chain(self, thread_id: str) -> None:
         """Refuse sessions that form no chain. Reopen the last session if its continuation was not exported."""
-        chain = [session for session, _ in list_session_chain(self.tx, thread)]
+        chain = [session for session, _ in list_session_chain(self.tx, thread_id)]
         rows = self.tx.all(
             "SELECT id, end_reason FROM sessions WHERE thread_id = ? AND kind <> 'reverted'",
-            (thread,),
+            (thread_id,),
         )
         reasons: dict[str, str | None] = dict(rows)
         if set(reasons) != set(chain) or any(
             reasons[session] != "compression" for session in chain[:-1]
         ):
-            raise TranscriptError(f"the sessions of thread {thread} do not continue one another")
+            raise TranscriptError(f"the sessions of thread {thread_id} do not continue one another")
         if self.tx.one(
             "SELECT 1 FROM sessions WHERE thread_id = ? AND (inherited_count < 0 OR inherited_count > next_seq)",
-            (thread,),
+            (thread_id,),
         ):
             raise TranscriptError(
-                f"a session of thread {thread} inherited more messages than it shows"
+                f"a session of thread {thread_id} inherited more messages than it shows"
             )
         if reasons[chain[-1]] == "compression":
             self.tx.run(
                 "UPDATE sessions SET ended = NULL, end_reason = NULL WHERE id = ?",
                 (chain[-1],),
             )
-
-    # Messages
 
     def _assign_threads(self, line: PlacesLine) -> None:
         for number in (*line.messages, *line.taken_over):
@@ -267,8 +263,6 @@ class _ThreadImport:
             (len(line.messages), branched_at, line.session),
         )
 
-    # Records beside the messages
-
     def _import_compaction(self, line: CompactionLine) -> None:
         covered_ids = [self.ids_by_number[number] for number in line.record.covered]
         record = decode_record(structs.asdict(line.record) | {"covered": covered_ids})
@@ -310,12 +304,12 @@ class _ThreadImport:
         record_usage(self.tx, new, self.now)
 
     def _import_pin(self, line: PinLine) -> None:
-        put_pin(self.tx, line.created, self.thread, line.text, max_pins=MAX_ID)
+        put_pin(self.tx, line.created, self.thread_id, line.text, max_pins=MAX_ID)
 
     def _import_output(self, line: OutputLine) -> None:
         put_output(
             self.tx,
-            self.thread,
+            self.thread_id,
             line.text,
             compress_output(line.text),
             call_id=line.call_id,
@@ -328,7 +322,7 @@ class _ThreadImport:
         if line.level == 0:
             sources = [str(self.ids_by_number[int(source)]) for source in sources]
         values = structs.asdict(line) | {
-            "thread": self.threads_by_session[self.thread],
+            "thread": self.threads_by_session[self.thread_id],
             "first_message": self.ids_by_number.get(line.first_message, 0),
             "last_message": self.ids_by_number.get(line.last_message, 0),
             "sources": tuple(sources),
@@ -339,9 +333,9 @@ class _ThreadImport:
         scope = self._require_imported_session(line.scope)
         put_state(self.tx, self.now, scope, line.key, line.value)
 
-    def _require_imported_session(self, session: str) -> str:
-        if session not in self.threads_by_session:
+    def _require_imported_session(self, session_id: str) -> str:
+        if session_id not in self.threads_by_session:
             raise TranscriptError(
-                f"session {session} is not among the lines, but another line refers to it"
+                f"session {session_id} is not among the lines, but another line refers to it"
             )
-        return session
+        return session_id

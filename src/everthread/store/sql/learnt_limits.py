@@ -44,7 +44,7 @@ def learn_limit(
 
 
 def load_limits(tx: Tx, key: LimitKey, now: float) -> LearntLimits:
-    """Return a tenant's limits: its own, else those that two credentials met.
+    """Return a tenant's limits: its own if it has any, or those that two credentials met.
 
     A window smaller than a prompt that was accepted is left out.
     """

@@ -11,23 +11,23 @@ from everthread.store.records import Lease
 from everthread.store.sql.session_rows import lock_thread
 
 
-def _lock_session(tx: Tx, thread: str) -> None:
+def _lock_session(tx: Tx, thread_id: str) -> None:
     """Lock a thread's session before its lease, as every writer does, to avoid deadlocks."""
     if tx.dialect.for_update:
-        tx.one(f"SELECT id FROM sessions WHERE id = ? {tx.dialect.for_update}", (thread,))
+        tx.one(f"SELECT id FROM sessions WHERE id = ? {tx.dialect.for_update}", (thread_id,))
 
 
-def acquire_lease(tx: Tx, thread: str, holder: str, seconds: float) -> Lease | None:
+def acquire_lease(tx: Tx, thread_id: str, holder: str, seconds: float) -> Lease | None:
     now = tx.dialect.now
-    thread = lock_thread(tx, thread)
+    thread_id = lock_thread(tx, thread_id)
     row = tx.one(
         f"INSERT INTO leases (thread_id, holder, fence, expires_at) VALUES (?, ?, 1, {now} + ?) "
         "ON CONFLICT (thread_id) DO UPDATE SET "
         "holder = excluded.holder, fence = leases.fence + 1, expires_at = excluded.expires_at "
         f"WHERE leases.holder = excluded.holder OR leases.expires_at <= {now} RETURNING fence, expires_at",
-        (thread, holder, seconds),
+        (thread_id, holder, seconds),
     )
-    return None if row is None else Lease(thread, holder, row[0], row[1])
+    return None if row is None else Lease(thread_id, holder, row[0], row[1])
 
 
 def renew_lease(tx: Tx, lease: Lease, seconds: float) -> Lease:
@@ -53,20 +53,20 @@ def release_lease(tx: Tx, lease: Lease) -> None:
     )
 
 
-def require_lease(tx: Tx, thread: str, lease: Lease | None) -> None:
+def require_lease(tx: Tx, thread_id: str, lease: Lease | None) -> None:
     """Refuse a write under a lease that another process has taken over."""
     if lease is None:
         return
     row = tx.one(
         f"SELECT fence, holder FROM leases WHERE thread_id = ? {tx.dialect.for_share}",
-        (thread,),
+        (thread_id,),
     )
-    require_newest_lease(lease, thread, row)
+    require_newest_lease(lease, thread_id, row)
 
 
-def require_newest_lease(lease: Lease, thread: str, row: Row | None) -> None:
+def require_newest_lease(lease: Lease, thread_id: str, row: Row | None) -> None:
     """Raise an error if a lease is not the newest. `row`: number and holder of the newest lease, if there is one."""
-    if lease.thread != thread or row is None or row[0] != lease.fence:
+    if lease.thread != thread_id or row is None or row[0] != lease.fence:
         holder_text = f"{row[1]} holds it with number {row[0]}" if row else "nobody holds it"
         raise LeaseLostError(
             f"the lease {lease.fence} on thread {lease.thread} is lost: {holder_text}; nothing was written"

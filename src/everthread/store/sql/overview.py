@@ -12,28 +12,16 @@ from everthread.store.database import (
     split_batches,
 )
 from everthread.store.records import CompactionRecord, StoredMessage
-from everthread.store.sql.accounts import make_period_condition, sum_calls_by
+from everthread.store.sql.accounts import CLIENT_NAME_SQL, make_period_condition, sum_calls_by
 from everthread.store.sql.compactions import decode_compaction_row
 from everthread.store.sql.session_rows import find_thread
 from everthread.store.sql.stored_messages import MESSAGE_COLUMNS, decode_message
 from everthread.store.sql.thread_rows import IS_LISTED_TIP
-from everthread.store.usage_records import CallRow, MessageSize, ThreadFigures, UsageRow
-from everthread.store.value_codec import (
-    PICO_DOLLARS_PER_DOLLAR,
-    decode_json,
-    from_pico_dollars,
-)
+from everthread.store.usage_records import MessageSize, ThreadFigures, UsageRow
+from everthread.store.value_codec import PICO_DOLLARS_PER_DOLLAR
 
-MESSAGE_TOKENS = "COALESCE(m.tokens, (m.chars + 3) / 4)"
+MESSAGE_TOKENS_SQL = "COALESCE(m.tokens, (m.chars + 3) / 4)"
 """SQL for the tokens of a message: if they were not counted, a quarter of its characters."""
-
-
-CLIENT_NAME = "COALESCE(NULLIF(s.client, ''), u.platform)"
-"""SQL for the name of a client, or the platform if the client gave no name."""
-CALL_COLUMNS = (
-    f"u.thread_id, u.created, u.model, u.task, u.tenant, {CLIENT_NAME}, u.input, u.output, u.cache_read, "
-    "u.cache_write, u.pico_dollars, u.estimated, u.raw"
-)
 
 
 def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
@@ -86,23 +74,6 @@ def sum_threads(tx: Tx, threads: Sequence[str]) -> dict[str, ThreadFigures]:
     }
 
 
-def list_calls(tx: Tx, threads: Sequence[str]) -> list[CallRow]:
-    """Return every call of these threads in order."""
-    rows = tx.all_for_keys(
-        f"SELECT {CALL_COLUMNS} FROM usage u JOIN sessions s ON s.id = u.thread_id "
-        "WHERE u.thread_id IN ({}) ORDER BY u.thread_id, u.id",
-        threads,
-    )
-    return [decode_call(row) for row in rows]
-
-
-def decode_call(row: Sequence[Any]) -> CallRow:
-    """Return the call in a row of `CALL_COLUMNS`."""
-    has_miss_reason = '"cache_miss"' in row[12]
-    cache_miss = decode_json(row[12])["cache_miss"] if has_miss_reason else ""
-    return CallRow(*[*row[:10], from_pico_dollars(row[10]), bool(row[11]), cache_miss])
-
-
 def list_recent_compactions(
     tx: Tx,
     *,
@@ -123,22 +94,22 @@ def list_recent_compactions(
     return [decode_compaction_row(row) for row in rows]
 
 
-def list_largest_messages(tx: Tx, thread: str, limit: int = 10) -> list[MessageSize]:
+def list_largest_messages(tx: Tx, thread_id: str, limit: int = 10) -> list[MessageSize]:
     """Return the largest messages of a thread's own history."""
     rows = tx.all(
-        f"SELECT m.id, m.role, m.tool, {MESSAGE_TOKENS}, m.created FROM messages m "
+        f"SELECT m.id, m.role, m.tool, {MESSAGE_TOKENS_SQL}, m.created FROM messages m "
         "WHERE m.thread_id = ? AND m.kind = 'message' ORDER BY 4 DESC, m.id LIMIT ?",
-        (find_thread(tx, thread), limit),
+        (find_thread(tx, thread_id), limit),
     )
     return [MessageSize(row[0], row[1], row[2], int(row[3]), row[4]) for row in rows]
 
 
-def list_tool_sizes(tx: Tx, thread: str) -> list[tuple[str, int, int]]:
+def list_tool_sizes(tx: Tx, thread_id: str) -> list[tuple[str, int, int]]:
     """Return the name, number and tokens of each tool's results, the largest first."""
     rows = tx.all(
-        f"SELECT m.tool, COUNT(*), SUM({MESSAGE_TOKENS}) FROM messages m WHERE m.thread_id = ? AND m.kind = 'message' "
-        "AND m.role <> 'assistant' AND m.tool <> '' GROUP BY m.tool ORDER BY 3 DESC, 1 LIMIT 50",
-        (find_thread(tx, thread),),
+        f"SELECT m.tool, COUNT(*), SUM({MESSAGE_TOKENS_SQL}) FROM messages m WHERE m.thread_id = ? "
+        "AND m.kind = 'message' AND m.role <> 'assistant' AND m.tool <> '' GROUP BY m.tool ORDER BY 3 DESC, 1 LIMIT 50",
+        (find_thread(tx, thread_id),),
     )
     return [(row[0], int(row[1]), int(row[2])) for row in rows]
 
@@ -151,7 +122,7 @@ def list_context_sizes(
     Each row has the kind and the role of messages, whether they have a tool, and the sum of their tokens.
     """
     rows = tx.all(
-        f"SELECT m.kind, m.role, CASE WHEN m.tool <> '' THEN 1 ELSE 0 END, SUM({MESSAGE_TOKENS}) FROM places p "
+        f"SELECT m.kind, m.role, CASE WHEN m.tool <> '' THEN 1 ELSE 0 END, SUM({MESSAGE_TOKENS_SQL}) FROM places p "
         "JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? AND p.seq >= ? GROUP BY 1, 2, 3",
         (session_id, start),
     )
@@ -186,7 +157,7 @@ def list_summaries(tx: Tx, session_id: str) -> list[StoredMessage]:
     return [decode_message(row) for row in rows]
 
 
-GROUP_COLUMNS: Mapping[str, str] = {"tenant": "u.tenant", "client": CLIENT_NAME}
+GROUP_COLUMNS: Mapping[str, str] = {"tenant": "u.tenant", "client": CLIENT_NAME_SQL}
 
 
 def sum_usage_by(
@@ -207,10 +178,10 @@ def sum_usage_by(
     return sum_calls_by(tx, GROUP_COLUMNS[group], source, (*values, limit))
 
 
-def make_change_marker(tx: Tx, *, tenant: str | None = None, thread: str | None = None) -> str:
+def make_change_marker(tx: Tx, *, tenant: str | None = None, thread_id: str | None = None) -> str:
     """Return a text that changes with every message, call and compaction, and is cheap to compute."""
-    if thread is not None:
-        thread_id = find_thread(tx, thread)
+    if thread_id is not None:
+        thread_id = find_thread(tx, thread_id)
         rows = [
             tx.one("SELECT MAX(id), COUNT(*) FROM usage WHERE thread_id = ?", (thread_id,)),
             tx.one(

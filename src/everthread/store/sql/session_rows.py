@@ -20,7 +20,7 @@ SELECT_SESSION = (
     f"SELECT {SESSION_COLUMNS} FROM sessions s LEFT JOIN texts t ON t.hash = s.system_hash"
 )
 
-THREAD_NUMBERS = "SELECT number FROM sessions WHERE id IN ({})"
+SELECT_THREAD_NUMBERS = "SELECT number FROM sessions WHERE id IN ({})"
 """The numbers of threads, used instead of their ids in the table `pieces`."""
 
 
@@ -38,10 +38,10 @@ def load_session(tx: Tx, session_id: str) -> Session:
 
 def find_thread(tx: Tx, session_id: str) -> str:
     """Return the thread of a session. A thread can be named by the id of any of its sessions."""
-    thread: str | None = tx.value("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
-    if thread is None:
+    thread_id: str | None = tx.value("SELECT thread_id FROM sessions WHERE id = ?", (session_id,))
+    if thread_id is None:
         raise UnknownIdError(f"there is no thread or session {session_id!r}")
-    return thread
+    return thread_id
 
 
 def lock_thread(tx: Tx, session_id: str) -> str:
@@ -49,13 +49,13 @@ def lock_thread(tx: Tx, session_id: str) -> str:
 
     Every change of a thread takes this lock, which is on the row of its first session.
     """
-    thread: str | None = tx.value(
+    thread_id: str | None = tx.value(
         f"SELECT id FROM sessions WHERE id = (SELECT thread_id FROM sessions WHERE id = ?) {tx.dialect.for_update}",
         (session_id,),
     )
-    if thread is None:
+    if thread_id is None:
         raise UnknownIdError(f"there is no thread or session {session_id!r}")
-    return thread
+    return thread_id
 
 
 def find_threads(tx: Tx, session_ids: Sequence[str]) -> dict[str, str]:
@@ -95,29 +95,29 @@ def list_sessions(
     return [decode_session(row) for row in tx.all(sql, (*values, limit, offset))]
 
 
-def list_thread_sessions(tx: Tx, thread: str) -> list[Session]:
+def list_thread_sessions(tx: Tx, thread_id: str) -> list[Session]:
     """Return every session of a thread, also reverted ones, the oldest first."""
     rows = tx.all(
         f"{SELECT_SESSION} WHERE s.thread_id = ? ORDER BY s.started, s.id",
-        (find_thread(tx, thread),),
+        (find_thread(tx, thread_id),),
     )
     return [decode_session(row) for row in rows]
 
 
-def list_child_threads(tx: Tx, thread: str) -> list[Session]:
+def list_child_threads(tx: Tx, thread_id: str) -> list[Session]:
     """Return the first sessions of the threads that began in this one: subagents, side calls and branches."""
     rows = tx.all(
         f"{SELECT_SESSION} WHERE s.thread_id <> ? AND s.parent_id IN (SELECT id FROM sessions WHERE thread_id = ?) "
         "ORDER BY s.started, s.id",
-        (thread, thread),
+        (thread_id, thread_id),
     )
     return [decode_session(row) for row in rows]
 
 
-def list_subagents(tx: Tx, thread: str) -> list[str]:
+def list_subagents(tx: Tx, thread_id: str) -> list[str]:
     """Return the threads of all subagents and side calls of a thread, at any depth."""
-    threads = [thread]
-    unread_threads = [thread]
+    threads = [thread_id]
+    unread_threads = [thread_id]
     while unread_threads:
         children = list_child_threads(tx, unread_threads.pop())
         new_threads = [
@@ -130,16 +130,16 @@ def list_subagents(tx: Tx, thread: str) -> list[str]:
     return threads[1:]
 
 
-def list_session_chain(tx: Tx, thread: str) -> list[tuple[str, int]]:
+def list_session_chain(tx: Tx, thread_id: str) -> list[tuple[str, int]]:
     """Return the sessions of a thread from the first to the last, each with the number of messages it inherited."""
     rows = tx.all(
         "SELECT id, parent_id, kind, inherited_count FROM sessions WHERE thread_id = ?",
-        (thread,),
+        (thread_id,),
     )
     inherited_counts = {row[0]: row[3] for row in rows}
     continuations = {row[1]: row[0] for row in rows if row[2] == "continuation"}
     chain: list[tuple[str, int]] = []
-    session_id = thread if thread in inherited_counts else None
+    session_id = thread_id if thread_id in inherited_counts else None
     while session_id is not None:
         chain.append((session_id, inherited_counts[session_id]))
         session_id = continuations.get(session_id)
@@ -175,9 +175,9 @@ class ThreadTip:
     """The last session of a locked thread."""
 
     id: str
-    thread: str
+    thread_id: str
     kind: SessionKind
-    parent: str | None
+    parent_id: str | None
     ended_at: float | None
     end_reason: str | None
     next_seq: int
@@ -194,13 +194,13 @@ def lock_tip(tx: Tx, session_id: str) -> ThreadTip:
 
 
 def insert_session(
-    tx: Tx, new: NewSession, *, thread: str, now: float, branched_at: int | None = None
+    tx: Tx, new: NewSession, *, thread_id: str, now: float, branched_at: int | None = None
 ) -> bool:
     """Insert a session and return True; return False and change nothing if it exists."""
     started = now if new.started is None else new.started
     values = (
         new.id,
-        thread,
+        thread_id,
         new.parent,
         new.kind,
         new.tenant,
@@ -234,7 +234,7 @@ def create_session(tx: Tx, new: NewSession, now: float) -> Session:
         and load_session(tx, lock_thread(tx, new.parent)).tenant != new.tenant
     ):
         raise UnknownIdError(f"tenant {new.tenant!r} has no session {new.parent!r}")
-    insert_session(tx, new, thread=new.id, now=now)
+    insert_session(tx, new, thread_id=new.id, now=now)
     stored_session = load_session(tx, new.id)
     if (stored_session.kind, stored_session.parent, stored_session.tenant) != (
         new.kind,
@@ -269,14 +269,14 @@ MAX_FAMILY_THREADS = 200
 """Maximum threads of a client's session to list, the last used ones."""
 
 
-def list_family(tx: Tx, thread: str) -> list[str]:
+def list_family(tx: Tx, thread_id: str) -> list[str]:
     """Return a thread, the threads it branched from or works for, and all threads of the same client sessions.
 
     Only threads of the same platform count: users of two frameworks may give their sessions the same name.
     """
     ancestors: dict[str, None] = {}
     family: dict[str, None] = {}
-    current: str | None = thread
+    current: str | None = thread_id
     while current is not None and current not in ancestors:
         first_session = load_session(tx, load_session(tx, current).thread)
         ancestors |= {current: None, first_session.id: None}

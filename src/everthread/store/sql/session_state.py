@@ -15,48 +15,48 @@ from everthread.store.sql.session_rows import find_thread, lock_thread
 from everthread.store.value_codec import clean_text, decode_json, encode_json
 
 
-def put_pin(tx: Tx, now: float, thread: str, text: str, *, max_pins: int = 50) -> Pin:
+def put_pin(tx: Tx, now: float, thread_id: str, text: str, *, max_pins: int = 50) -> Pin:
     """Pin a text to a thread, and return the pin. A text that is already pinned keeps its pin."""
-    thread = lock_thread(tx, thread)
+    thread_id = lock_thread(tx, thread_id)
     text = clean_text(text)
     if (
         tx.value(
             "SELECT COUNT(*) FROM pins WHERE thread_id = ? AND id <> ?",
-            (thread, make_pin_id(text)),
+            (thread_id, make_pin_id(text)),
         )
         >= max_pins
     ):
         raise InputError(f"{max_pins} texts are pinned to this thread already; delete one first")
     tx.run(
         "INSERT INTO pins (thread_id, id, body, created) VALUES (?, ?, ?, ?) ON CONFLICT (thread_id, id) DO NOTHING",
-        (thread, make_pin_id(text), text, now),
+        (thread_id, make_pin_id(text), text, now),
     )
-    return next(pin for pin in list_pins(tx, thread) if pin.text == text)
+    return next(pin for pin in list_pins(tx, thread_id) if pin.text == text)
 
 
-def list_pins(tx: Tx, thread: str) -> list[Pin]:
+def list_pins(tx: Tx, thread_id: str) -> list[Pin]:
     """Return the pins of a thread, the earliest first."""
     rows = tx.all(
         "SELECT id, body, created FROM pins WHERE thread_id = ? ORDER BY created, id",
-        (find_thread(tx, thread),),
+        (find_thread(tx, thread_id),),
     )
     return [Pin(*row) for row in rows]
 
 
-def delete_pin(tx: Tx, thread: str, pin: str) -> None:
+def delete_pin(tx: Tx, thread_id: str, pin: str) -> None:
     if not tx.all(
         "DELETE FROM pins WHERE thread_id = ? AND id = ? RETURNING id",
-        (lock_thread(tx, thread), pin),
+        (lock_thread(tx, thread_id), pin),
     ):
         raise UnknownIdError(f"nothing is pinned under {pin[:80]!r}")
 
 
-def copy_pins(tx: Tx, thread: str, branch: str) -> None:
+def copy_pins(tx: Tx, thread_id: str, branch: str) -> None:
     """Copy the pins of a thread to its branch."""
     tx.run(
         "INSERT INTO pins (thread_id, id, body, created) SELECT ?, id, body, created FROM pins WHERE thread_id = ? "
         "ON CONFLICT (thread_id, id) DO NOTHING",
-        (branch, thread),
+        (branch, thread_id),
     )
 
 
@@ -84,10 +84,10 @@ def add_failures(tx: Tx, now: float, counts: Mapping[tuple[str, str, str], int])
     The keys are tenant, thread and kind; without a tenant, the thread's is used.
     """
     day = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
-    for (tenant, thread, kind), count in counts.items():
+    for (tenant, thread_id, kind), count in counts.items():
         failing_tenant = (
             tenant
-            or tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread,))
+            or tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread_id,))
             or DEFAULT_TENANT
         )
         tx.run(
@@ -134,10 +134,10 @@ def put_nodes(tx: Tx, nodes: Sequence[Node]) -> None:
     )
 
 
-def list_nodes(tx: Tx, thread: str) -> list[Node]:
+def list_nodes(tx: Tx, thread_id: str) -> list[Node]:
     rows = tx.all(
         "SELECT record FROM nodes WHERE thread_id = ? ORDER BY level, first_message, id",
-        (find_thread(tx, thread),),
+        (find_thread(tx, thread_id),),
     )
     return [decode_node(decode_json(row[0])) for row in rows]
 

@@ -56,11 +56,11 @@ class PreparedMessage(NamedTuple):
     answered_calls: tuple[str, ...] = ()
     """Ids of the calls whose results the message holds, if the results do not name their tools."""
 
-    def make_row(self, thread: str, now: float) -> Row:
+    def make_row(self, thread_id: str, now: float) -> Row:
         """Return the values of `INSERT_COLUMNS`."""
         new = self.new
         return (
-            thread,
+            thread_id,
             new.event,
             new.kind,
             self.role,
@@ -132,12 +132,12 @@ def decode_message(row: Row) -> StoredMessage:
     return StoredMessage(*[*row[:4], decode_body(row[4]), *row[5:]])
 
 
-def insert_message(tx: Tx, thread: str, message: PreparedMessage, now: float) -> int | None:
-    """Return the new message's id; None if its event is already stored."""
+def insert_message(tx: Tx, thread_id: str, message: PreparedMessage, now: float) -> int | None:
+    """Return the new message's id, or None if its event is already stored."""
     message_id: int | None = tx.value(
         f"INSERT INTO messages ({INSERT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, event) DO NOTHING RETURNING id",
-        message.make_row(thread, now),
+        message.make_row(thread_id, now),
     )
     if message_id is not None and message.new.kind == "message":
         tx.run("INSERT INTO unindexed (message_id) VALUES (?)", (message_id,))
@@ -151,7 +151,7 @@ def load_by_event(tx: Tx, current: ThreadTip, event: str) -> StoredMessage:
         "JOIN sessions s ON s.id = p.session_id "
         "WHERE m.thread_id = ? AND m.event = ? "
         f"ORDER BY CASE WHEN s.id = ? THEN 0 ELSE 1 END, {ORIGINAL_PLACE_FIRST} LIMIT 1",
-        (current.thread, event, current.id),
+        (current.thread_id, event, current.id),
     )
     return decode_message(row)
 
@@ -176,12 +176,12 @@ def list_messages(
     return [decode_message(row) for row in rows]
 
 
-def list_visible_ids(tx: Tx, thread: str) -> list[int]:
-    """Return the ids of the messages that a compacted thread still shows; empty if nothing has left its context."""
+def list_visible_ids(tx: Tx, thread_id: str) -> list[int]:
+    """Return the ids of the messages that a compacted thread still shows, or none if it was never compacted."""
     rows = tx.all(
         "SELECT p.message_id FROM places p JOIN sessions s ON s.id = p.session_id "
         "WHERE s.id = ? AND s.kind = 'continuation' AND p.seq >= 0",
-        (find_tip(tx, thread),),
+        (find_tip(tx, thread_id),),
     )
     return [row[0] for row in rows]
 
@@ -204,11 +204,11 @@ def load_history(
     *,
     start: int = 0,
     limit: int | None = None,
-    after: int = 0,
+    after_id: int = 0,
 ) -> list[StoredMessage]:
     """Return the history of a thread: every message said in it, in order, once.
 
-    `start`: skip this many messages. `after`: return only messages with a larger id; not together with `start`.
+    `start`: skip this many messages. `after_id`: return only messages with a larger id; not together with `start`.
 
     A continuation adds the messages after those it inherited. A branch begins with its parent's history up to the
     message at which it branched. Summaries and derived messages are context, not history.
@@ -225,7 +225,7 @@ def load_history(
         row_limit = MAX_ID if limit is None else limit - len(messages)
         rows = tx.all(
             f"SELECT {MESSAGE_COLUMNS} {FROM_SESSION_HISTORY} AND m.id > ? ORDER BY p.seq LIMIT ? OFFSET ?",
-            (session, inherited_count, after, row_limit, max(start, 0)),
+            (session, inherited_count, after_id, row_limit, max(start, 0)),
         )
         messages += [decode_message(row) for row in rows]
         start = 0
@@ -254,7 +254,7 @@ SELECT_EVENTS = (
 class AppendRequest:
     """The messages that one caller wants to append."""
 
-    session: str
+    session_id: str
     """Any session of the thread."""
     new: Sequence[NewMessage]
     now: float
@@ -272,20 +272,20 @@ def append_messages(tx: Tx, requests: Sequence[AppendRequest]) -> list[list[Stor
     appends_by_thread: dict[str, _ThreadAppend] = {}
     stored_messages = []
     for request in requests:
-        tip = locked_threads.tips_by_session.get(request.session)
+        tip = locked_threads.tips_by_session.get(request.session_id)
         if tip is None:
-            raise UnknownIdError(f"there is no thread or session {request.session!r}")
+            raise UnknownIdError(f"there is no thread or session {request.session_id!r}")
         if request.lease is not None:
             require_newest_lease(
                 request.lease,
-                tip.thread,
+                tip.thread_id,
                 locked_threads.leases_by_thread.get(request.lease.thread),
             )
-        if tip.thread not in appends_by_thread:
-            appends_by_thread[tip.thread] = _ThreadAppend(tx, tip, locked_threads)
+        if tip.thread_id not in appends_by_thread:
+            appends_by_thread[tip.thread_id] = _ThreadAppend(tx, tip, locked_threads)
         stored_messages.append(
             [
-                appends_by_thread[tip.thread].add(message, request.now)
+                appends_by_thread[tip.thread_id].add(message, request.now)
                 for message in request.prepared
             ]
         )
@@ -308,7 +308,7 @@ class _LockedThreads:
 
 
 def _lock_and_read(tx: Tx, requests: Sequence[AppendRequest]) -> _LockedThreads:
-    session_ids = list(dict.fromkeys(request.session for request in requests))
+    session_ids = list(dict.fromkeys(request.session_id for request in requests))
     leased_threads = list(
         dict.fromkeys(request.lease.thread for request in requests if request.lease is not None)
     )
@@ -345,7 +345,7 @@ def _make_event_queries(requests: Sequence[AppendRequest]) -> Iterator[SqlQuery]
     """Yield queries for the events that are stored already."""
     events_by_session: dict[str, dict[str, None]] = {}
     for request in requests:
-        events_by_session.setdefault(request.session, {}).update(
+        events_by_session.setdefault(request.session_id, {}).update(
             dict.fromkeys(message.new.event for message in request.prepared)
         )
     for session, session_events in events_by_session.items():
@@ -367,7 +367,7 @@ class _ThreadAppend:
     tools_by_call: dict[str, str] = field(default_factory=dict)
     """The tool of each call, by call id: calls of the batch, and stored calls as far back as needed."""
     first_read_seq: int | None = MAX_ID
-    """The session's stored calls were read back to this position; None if all were read."""
+    """The session's stored calls were read back to this position, or None if all were read."""
 
     def add(self, message: PreparedMessage, now: float) -> StoredMessage:
         """Add a message, or return the stored one of the same event.
@@ -379,7 +379,7 @@ class _ThreadAppend:
         message = add_tool_names(message, self._find_tool)
         if event in self.stored_by_event:
             return self.stored_by_event[event]
-        if (self.tip.thread, event) in self.locked_threads.stored_events:
+        if (self.tip.thread_id, event) in self.locked_threads.stored_events:
             stored_message = load_by_event(self.tx, self.tip, event)
         else:
             stored_message = self._place_message(message, now)
@@ -414,7 +414,7 @@ class _ThreadAppend:
             origin=new.origin,
         )
         self.added_messages.append(added_message)
-        self.rows.append((added_message.id, *message.make_row(self.tip.thread, now)))
+        self.rows.append((added_message.id, *message.make_row(self.tip.thread_id, now)))
         return added_message
 
     def make_session_values(self) -> Row:

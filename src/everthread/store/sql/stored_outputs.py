@@ -18,7 +18,7 @@ def compress_output(text: str) -> bytes:
 
 def put_output(
     tx: Tx,
-    thread: str,
+    thread_id: str,
     text: str,
     content: bytes,
     *,
@@ -26,9 +26,9 @@ def put_output(
     tool: str,
     now: float,
 ) -> StoredOutput:
-    thread = lock_thread(tx, thread)
+    thread_id = lock_thread(tx, thread_id)
     output_key = output_id(text)
-    tenant = tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread,))
+    tenant = tx.value("SELECT tenant FROM sessions WHERE id = ?", (thread_id,))
     # Read with a lock, because another process may be deleting the output as uncited.
     while (
         stored_content := tx.value(
@@ -49,19 +49,21 @@ def put_output(
     tx.run(
         "INSERT INTO citations (thread_id, tenant, output_id, call_id, tool, created) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (thread_id, output_id, call_id) DO NOTHING",
-        (thread, tenant, output_key, call_id, tool, now),
+        (thread_id, tenant, output_key, call_id, tool, now),
     )
-    queue_output(tx, thread, output_key)
-    return StoredOutput(output_key, thread, call_id=call_id, tool=tool, size=len(text), created=now)
+    queue_output(tx, thread_id, output_key)
+    return StoredOutput(
+        output_key, thread_id, call_id=call_id, tool=tool, size=len(text), created=now
+    )
 
 
-def queue_output(tx: Tx, thread: str, key: str) -> None:
+def queue_output(tx: Tx, thread_id: str, key: str) -> None:
     """Queue an output to be indexed for a thread that cites it, unless it is indexed or queued already."""
     select = "SELECT 1 FROM {} WHERE thread_id = ? AND output_id = ?"
     if not any(
-        tx.one(select.format(table), (thread, key)) for table in ("unindexed", "piece_details")
+        tx.one(select.format(table), (thread_id, key)) for table in ("unindexed", "piece_details")
     ):
-        tx.run("INSERT INTO unindexed (thread_id, output_id) VALUES (?, ?)", (thread, key))
+        tx.run("INSERT INTO unindexed (thread_id, output_id) VALUES (?, ?)", (thread_id, key))
 
 
 def load_output(tx: Tx, key: str, *, tenant: str | None = DEFAULT_TENANT) -> str:
@@ -89,11 +91,11 @@ def _decompress_output(key: str, content: bytes) -> str:
     return text
 
 
-def list_outputs(tx: Tx, thread: str) -> list[StoredOutput]:
+def list_outputs(tx: Tx, thread_id: str) -> list[StoredOutput]:
     rows = tx.all(
         "SELECT c.output_id, c.thread_id, c.call_id, c.tool, o.size, c.created FROM citations c "
         "JOIN outputs o ON o.tenant = c.tenant AND o.id = c.output_id WHERE c.thread_id = ? "
         "ORDER BY c.created, c.output_id, c.call_id",
-        (find_thread(tx, thread),),
+        (find_thread(tx, thread_id),),
     )
     return [StoredOutput(*row) for row in rows]

@@ -17,7 +17,7 @@ from everthread.store.sql.session_rows import (
 
 IS_LISTED_TIP = "t.kind <> 'reverted' AND COALESCE(t.end_reason, '') <> 'compression'"
 """SQL condition for the sessions in which threads continue, one of each thread; written as in the indexes."""
-THREAD_MESSAGES = (
+FROM_THREAD_MESSAGES = (
     "FROM sessions s JOIN places p ON p.session_id = s.id JOIN messages m ON m.id = p.message_id "
     "WHERE s.thread_id = {thread} AND s.kind <> 'reverted' AND (p.seq < 0 OR p.seq >= s.inherited_count) "
     "AND m.kind = 'message'"
@@ -75,32 +75,32 @@ def copy_activity(tx: Tx, old_session: str, new_session: str) -> None:
     )
 
 
-def recount_thread(tx: Tx, thread: str) -> None:
+def recount_thread(tx: Tx, thread_id: str) -> None:
     """Count the messages and tokens of a thread that was created with its messages: a branch or an import."""
     [row] = tx.all(
-        f"SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {THREAD_MESSAGES.format(thread='?')}",
-        (thread,),
+        f"SELECT COUNT(*), COALESCE(SUM(m.tokens), 0) {FROM_THREAD_MESSAGES.format(thread='?')}",
+        (thread_id,),
     )
     tx.run(
         "UPDATE sessions SET message_count = ?, token_count = ? WHERE thread_id = ?",
-        (*map(int, row), thread),
+        (*map(int, row), thread_id),
     )
 
 
-def refresh_activity(tx: Tx, thread: str) -> None:
+def refresh_activity(tx: Tx, thread_id: str) -> None:
     """Set the time of last use of an imported thread to that of its last message."""
     tx.run(
         "UPDATE sessions SET last_active = COALESCE((SELECT m.created FROM places p "
         "JOIN messages m ON m.id = p.message_id WHERE p.session_id = sessions.id AND m.kind = 'message' "
         "ORDER BY p.seq DESC LIMIT 1), started) "
         "WHERE thread_id = ?",
-        (thread,),
+        (thread_id,),
     )
 
 
-def load_thread_row(tx: Tx, thread: str) -> ThreadRow:
+def load_thread_row(tx: Tx, thread_id: str) -> ThreadRow:
     """Return a thread as a row of the list of threads."""
-    thread_id = find_thread(tx, thread)
+    thread_id = find_thread(tx, thread_id)
     [tip] = tx.all(
         f"SELECT t.id, t.message_count, t.token_count, t.last_active FROM sessions t "
         f"WHERE t.thread_id = ? AND {IS_LISTED_TIP}",

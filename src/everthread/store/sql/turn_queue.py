@@ -32,34 +32,34 @@ _IS_QUEUED = "state = 'queued' AND ended_at IS NULL"
 
 
 def queue_turn(tx: Tx, new: NewQueuedTurn, max_waiting: int, now: float) -> QueuedTurn | None:
-    """Queue a turn and return it, or return the stored turn with the same key; None if the queue is full."""
-    thread = lock_thread(tx, new.thread)
+    """Queue a turn and return it, or return the stored turn with the same key, or None if the queue is full."""
+    thread_id = lock_thread(tx, new.thread)
     key = clean_text(new.key)
-    row = tx.one(f"{SELECT_TURN} WHERE thread_id = ? AND key = ?", (thread, key))
+    row = tx.one(f"{SELECT_TURN} WHERE thread_id = ? AND key = ?", (thread_id, key))
     if row is not None:
         return decode_turn(row)
     waiting_row = tx.one(
-        f"SELECT COUNT(*) FROM turns WHERE thread_id = ? AND {_IS_QUEUED}", (thread,)
+        f"SELECT COUNT(*) FROM turns WHERE thread_id = ? AND {_IS_QUEUED}", (thread_id,)
     )
     if waiting_row is not None and waiting_row[0] >= max_waiting:
         return None
     values = (
         new.id,
-        thread,
+        thread_id,
         new.tenant,
         key,
         "queued",
         encode_json(dict(new.message)),
         encode_json(dict(new.options)),
         now,
-        thread,
+        thread_id,
     )
     tx.run(
         "INSERT INTO turns (id, thread_id, tenant, key, state, message, options, created, position) "
         f"VALUES ({placeholders(values[:-1])}, (SELECT COALESCE(MAX(position), 0) + 1 FROM turns WHERE thread_id = ?))",
         values,
     )
-    notify(tx, thread)
+    notify(tx, thread_id)
     return load_turn(tx, new.id, tenant=new.tenant)
 
 
@@ -72,23 +72,23 @@ def load_turn(tx: Tx, turn_id: str, *, tenant: str) -> QueuedTurn:
 
 
 def list_turns(
-    tx: Tx, thread: str, *, only_open: bool = False, limit: int = 50, offset: int = 0
+    tx: Tx, thread_id: str, *, only_open: bool = False, limit: int = 50, offset: int = 0
 ) -> list[QueuedTurn]:
     """Return the turns of a thread, the newest first; with `only_open`, the open ones in queue order."""
     where, order = ("AND ended_at IS NULL", "position") if only_open else ("", "position DESC")
     rows = tx.all(
         f"{SELECT_TURN} WHERE thread_id = ? {where} ORDER BY {order} LIMIT ? OFFSET ?",
-        (find_thread(tx, thread), limit, offset),
+        (find_thread(tx, thread_id), limit, offset),
     )
     return [decode_turn(row) for row in rows]
 
 
 def begin_turn(tx: Tx, lease: Lease, now: float) -> TurnClaim:
     """Begin the next turn. If turns are still running, return them as lost: the process that began them is gone."""
-    thread = lock_thread(tx, lease.thread)
-    require_lease(tx, thread, lease)
+    thread_id = lock_thread(tx, lease.thread)
+    require_lease(tx, thread_id, lease)
     lost_rows = tx.all(
-        f"{SELECT_TURN} WHERE thread_id = ? AND {_IS_RUNNING} ORDER BY position", (thread,)
+        f"{SELECT_TURN} WHERE thread_id = ? AND {_IS_RUNNING} ORDER BY position", (thread_id,)
     )
     if lost_rows:
         return TurnClaim(None, tuple(decode_turn(row) for row in lost_rows))
@@ -96,7 +96,7 @@ def begin_turn(tx: Tx, lease: Lease, now: float) -> TurnClaim:
         f"UPDATE turns SET state = 'running', fence = ?, started_at = ? "
         f"WHERE id = (SELECT id FROM turns WHERE thread_id = ? AND {_IS_QUEUED} ORDER BY position LIMIT 1) "
         f"RETURNING {TURN_COLUMNS}",
-        (lease.fence, now, thread),
+        (lease.fence, now, thread_id),
     )
     return TurnClaim(None if row is None else decode_turn(row))
 
@@ -109,16 +109,16 @@ def end_turn(
     lease: Lease,
     now: float,
 ) -> QueuedTurn:
-    thread = lock_thread(tx, lease.thread)
-    require_lease(tx, thread, lease)
+    thread_id = lock_thread(tx, lease.thread)
+    require_lease(tx, thread_id, lease)
     tx.run(
         f"UPDATE turns SET state = ?, result = ?, ended_at = ? WHERE id = ? AND thread_id = ? AND {_IS_RUNNING}",
-        (state, encode_json(dict(result)), now, turn_id, thread),
+        (state, encode_json(dict(result)), now, turn_id, thread_id),
     )
-    notify(tx, thread)
-    row = tx.one(f"{SELECT_TURN} WHERE id = ? AND thread_id = ?", (turn_id, thread))
+    notify(tx, thread_id)
+    row = tx.one(f"{SELECT_TURN} WHERE id = ? AND thread_id = ?", (turn_id, thread_id))
     if row is None:
-        raise InputError(f"the thread {thread} has no turn {turn_id!r}")
+        raise InputError(f"the thread {thread_id} has no turn {turn_id!r}")
     return decode_turn(row)
 
 

@@ -12,7 +12,7 @@ from everthread.store.rewrite_records import (
     NewRewrite,
     NewThreadLink,
     Rewrite,
-    RewriteSearch,
+    RewriteSearchState,
     ThreadLink,
     ThreadLinkMatch,
 )
@@ -78,13 +78,13 @@ class ClientHistoryStore(StoreTopic):
         return await self._access.read(client_links.find_link, tenant, scope, digests)
 
     async def load_last_link(self, thread_id: str) -> ThreadLink | None:
-        """Return the last link of a thread; None if the thread has no links."""
+        """Return the last link of a thread, or None if the thread has no links."""
         return await self._access.read(client_links.load_last_link, thread_id)
 
     async def find_conversation(
         self, tenant: str, client_session: str, platform: str
     ) -> str | None:
-        """Return the last used conversation of a client's session, to which its side calls belong; None without one."""
+        """Return the last used conversation of a client's session, to which its side calls belong, or None."""
         return await self._access.read(
             side_calls.find_conversation, tenant, client_session, platform
         )
@@ -101,12 +101,12 @@ class ClientHistoryStore(StoreTopic):
         """Return whether a thread continues another one whose messages its client no longer sends."""
         return await self._access.read(client_links.continues_other_thread, thread_id)
 
-    async def find_links_by_skeleton(
-        self, tenant: str, scope: str, skeletons: Sequence[str]
+    async def find_links_by_loose_digest(
+        self, tenant: str, scope: str, loose_digests: Sequence[str]
     ) -> list[ThreadLinkMatch]:
-        """Return the links with the longest stored skeleton among these."""
+        """Return the links with the longest stored loose digest among these."""
         return await self._access.read(
-            client_links.find_links_by_skeleton, tenant, scope, skeletons
+            client_links.find_links_by_loose_digest, tenant, scope, loose_digests
         )
 
     async def put_rewrite(self, new: Rewrite) -> Rewrite:
@@ -126,11 +126,11 @@ class ClientHistoryStore(StoreTopic):
         tenant: str,
         engines: Sequence[str],
         digests: Sequence[str],
-        skeletons: Sequence[str],
-        last_search: RewriteSearch | None = None,
+        loose_digests: Sequence[str],
+        last_search: RewriteSearchState | None = None,
         *,
         state_keys: Sequence[tuple[str, str]] = (),
-    ) -> tuple[client_rewrites.RewriteMatches, RewriteSearch | None, list[Any | None]]:
+    ) -> tuple[client_rewrites.RewriteMatches, RewriteSearchState | None, list[Any | None]]:
         """Return the rewrites of a history, and the states under these keys, in one snapshot.
 
         `state_keys`: scope and key of each state. `last_search`: the search for a beginning of the history. A long
@@ -139,10 +139,10 @@ class ClientHistoryStore(StoreTopic):
 
         def work(
             tx: Tx,
-        ) -> tuple[client_rewrites.RewriteMatches, RewriteSearch | None, list[Any | None]]:
+        ) -> tuple[client_rewrites.RewriteMatches, RewriteSearchState | None, list[Any | None]]:
             stored_states = [session_state.get_state(tx, scope, key) for scope, key in state_keys]
             matches, search = client_rewrites.match_rewrites(
-                tx, tenant, engines, digests, skeletons, last_search=last_search
+                tx, tenant, engines, digests, loose_digests, last_search=last_search
             )
             return matches, search, stored_states
 

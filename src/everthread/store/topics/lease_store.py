@@ -11,7 +11,7 @@ class LeaseStore(StoreTopic):
     """Leases: the right of one process at a time to write to a thread."""
 
     async def acquire_lease(self, thread_id: str, holder: str, seconds: float) -> Lease | None:
-        """Acquire the right to write to a thread; return None while another holder has it."""
+        """Acquire the right to write to a thread, or return None while another holder has it."""
         return await self._access.change_thread(
             thread_id, leases.acquire_lease, thread_id, holder, seconds
         )

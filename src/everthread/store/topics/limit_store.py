@@ -31,7 +31,7 @@ class LimitStore(StoreTopic):
         )
 
     async def load_limits(self, key: LimitKey) -> LearntLimits:
-        """Return a tenant's limits: its own, else those that two credentials met."""
+        """Return a tenant's limits: its own if it has any, or those that two credentials met."""
         return await self._access.read(learnt_limits.load_limits, key, self._access.clock())
 
     async def list_limits(self) -> list[ModelLimit]:

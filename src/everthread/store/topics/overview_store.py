@@ -8,7 +8,7 @@ from typing import Literal
 from everthread.store.records import CompactionRecord, StoredMessage, ThreadRow
 from everthread.store.sql import overview, thread_rows
 from everthread.store.store_access import StoreTopic
-from everthread.store.usage_records import CallRow, MessageSize, ThreadFigures, UsageRow
+from everthread.store.usage_records import MessageSize, ThreadFigures, UsageRow
 
 
 class OverviewStore(StoreTopic):
@@ -17,10 +17,6 @@ class OverviewStore(StoreTopic):
     async def sum_threads(self, threads: Sequence[str]) -> dict[str, ThreadFigures]:
         """Return the sums of the calls and compactions of each thread; leave out threads without any."""
         return await self._access.read(overview.sum_threads, threads)
-
-    async def list_calls(self, threads: Sequence[str]) -> list[CallRow]:
-        """Return every call of these threads in order."""
-        return await self._access.read(overview.list_calls, threads)
 
     async def list_recent_compactions(
         self, *, tenant: str | None = None, threads: Sequence[str] | None = None, limit: int = 1000
@@ -76,4 +72,6 @@ class OverviewStore(StoreTopic):
         self, *, tenant: str | None = None, thread_id: str | None = None
     ) -> str:
         """Return a text that changes with every message, call and compaction, and is cheap to compute."""
-        return await self._access.read(overview.make_change_marker, tenant=tenant, thread=thread_id)
+        return await self._access.read(
+            overview.make_change_marker, tenant=tenant, thread_id=thread_id
+        )

@@ -15,7 +15,7 @@ class TurnStore(StoreTopic):
     """Turns that wait to be answered."""
 
     async def queue_turn(self, new: NewQueuedTurn, *, max_waiting: int) -> QueuedTurn | None:
-        """Queue a turn, and return it, or the stored turn with the same key; None if `max_waiting` turns wait."""
+        """Queue a turn, and return it, or the stored turn with the same key, or None if `max_waiting` turns wait."""
         return await self._access.change_thread(
             new.thread, turn_queue.queue_turn, new, max_waiting, self._access.clock()
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.compaction.summary.summary_message import make_tools_key, split_tools_key
-from everthread.store.rewrite_records import Rewrite, RewriteSearch
+from everthread.store.rewrite_records import Rewrite, RewriteSearchState
 from everthread.store.store import Store
 from everthread.thread.caller.caller_request import CallerHistory, CallSettings
 from everthread.thread.caller.prepared_call import PreparedCall
@@ -21,7 +21,7 @@ def rewrite_key(rewrite: Rewrite) -> str:
 
     The key stays the same in another process, when the client re-words its answers, and when the tools change.
     """
-    return f"{rewrite.replaced_count} {rewrite.skeleton} {rewrite.strength} {rewrite.depth}"
+    return f"{rewrite.replaced_count} {rewrite.loose_digest} {rewrite.strength} {rewrite.depth}"
 
 
 class RewriteFinder:
@@ -67,16 +67,16 @@ class RewriteFinder:
         self,
         caller_history: CallerHistory,
         engine_keys: Sequence[str],
-        last_search: RewriteSearch | None = None,
+        last_search: RewriteSearchState | None = None,
         state_keys: Sequence[tuple[str, str]] = (),
-    ) -> tuple[Rewrite | None, RewriteSearch | None, Sequence[Any | None]]:
+    ) -> tuple[Rewrite | None, RewriteSearchState | None, Sequence[Any | None]]:
         """Find the longest rewrite that fits a history, from the first of the engines that has one."""
         history = caller_history.history
         candidates, search, states = await self._store.client_histories.match_rewrites(
             caller_history.client_scope.tenant,
             engine_keys,
             history.digests,
-            history.skeletons,
+            history.loose_digests,
             last_search,
             state_keys=state_keys,
         )
@@ -116,7 +116,7 @@ class RewriteFinder:
         """Find longer rewrites that fit although the client cleared results or thinking; store copies that match."""
         rewrites = []
         for candidate in candidates:
-            length = history.skeletons.index(candidate.skeleton) + 1
+            length = history.loose_digests.index(candidate.loose_digest) + 1
             if length > longest and history.equals_except_cleared(candidate.results, length):
                 trimmed_rewrite = replace(
                     candidate,

@@ -9,7 +9,7 @@ from typing import Any
 
 from everthread.core.recent_dict import RecentDict
 from everthread.core.tokens.budget import Budget
-from everthread.store.rewrite_records import RewriteSearch
+from everthread.store.rewrite_records import RewriteSearchState
 from everthread.thread.caller.rewrite_maker import RewriteDraft
 from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.preparation import Preparation
@@ -27,7 +27,7 @@ class ThreadMemory:
     """Whether a request had too many bytes, so that its smaller form is used regardless of tokens."""
     last_rewrite_key: str | None = None
     """The key of the rewrite that was sent last, in this process or an earlier one."""
-    last_search: RewriteSearch | None = None
+    last_search: RewriteSearchState | None = None
     """The result of the last search for its rewrites."""
     last_engine_keys: list[str] = field(default_factory=list)
     """The keys of that search; if they differ from the present ones, the client's tools have changed."""
@@ -35,7 +35,7 @@ class ThreadMemory:
     """Whether the thread is in the store, so that the client may be told its id."""
     continues_other: bool = False
     """Whether the client itself compacted an earlier thread, from which the model can recall."""
-    has_hidden_rounds: bool = False
+    has_recall_rounds: bool = False
     """Whether the model called our own tool, so that its rounds are put back into later requests."""
     preparation: Preparation[RewriteDraft] = field(default_factory=Preparation)
     """The compaction that is being made."""

@@ -25,7 +25,7 @@ async def load_title(store: Store, session: Session) -> str:
     """
     if session.branched_at is not None and await _has_parents_title(store, session):
         messages = await store.history(
-            session.id, after=session.branched_at, limit=_SEARCHED_MESSAGE_COUNT
+            session.id, after_id=session.branched_at, limit=_SEARCHED_MESSAGE_COUNT
         )
         if title := _title_from_words(messages):
             return title
