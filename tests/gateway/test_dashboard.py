@@ -347,7 +347,7 @@ async def test_shows_the_summary_that_replaces_the_beginning(
         digest="d3",
         strength=0,
         replaced_count=3,
-        skeleton="s3",
+        loose_digest="s3",
         results="",
         thread="A",
         replacement=b'{"role":"user","content":"said d1"}',

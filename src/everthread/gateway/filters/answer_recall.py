@@ -73,7 +73,7 @@ class _RecallFilter(Filter):
         self._api = exchange.incoming.api
         self._last_usage: CanonicalUsage | None = None
         """Usage of the last round, if there are several."""
-        self._hidden_usage: list[CanonicalUsage] = []
+        self._recall_usage: list[CanonicalUsage] = []
         """Usage of the earlier rounds."""
 
     def change_request(self, request: UpstreamRequest) -> UpstreamRequest:
@@ -102,11 +102,11 @@ class _RecallFilter(Filter):
         )
 
     def finish(self, outcome: Outcome) -> Outcome:
-        if self._last_usage is None and not self._hidden_usage:
+        if self._last_usage is None and not self._recall_usage:
             return outcome
-        if self._hidden_usage:
-            self._exchange.writer.note(recall_rounds=len(self._hidden_usage))
-        return replace(outcome, usage=self._last_usage, hidden_usage=tuple(self._hidden_usage))
+        if self._recall_usage:
+            self._exchange.writer.note(recall_rounds=len(self._recall_usage))
+        return replace(outcome, usage=self._last_usage, recall_usage=tuple(self._recall_usage))
 
     async def _merge_streams(self, body: AnswerBody) -> AsyncIterator[bytes]:
         """Yield the streams of all rounds as one; an error of a later round is its last event."""
@@ -172,7 +172,7 @@ class _RecallFilter(Filter):
         self, reply: ModelReply, recall_count: int
     ) -> UpstreamResponse | None:
         """Answer the calls of a round and send the next request; return None if this round was the last."""
-        if not recall_count and not self._hidden_usage:
+        if not recall_count and not self._recall_usage:
             self._last_usage = None
             return None
         exchange = self._exchange
@@ -181,7 +181,7 @@ class _RecallFilter(Filter):
         if outgoing is None:
             return None
         if self._last_usage is not None:
-            self._hidden_usage.append(self._last_usage)
+            self._recall_usage.append(self._last_usage)
         exchange.services.metrics.count("recalls", recall_count)
         next_response = await exchange.send_next(outgoing)
         while next_response.status_code >= 300:

@@ -56,7 +56,7 @@ class _ManagedChargeFilter(Filter):
             if last_usage is None:
                 return
             model = choose_charged_model(requested_model, answered_model)
-            for call_usage in (*outcome.hidden_usage, last_usage):
+            for call_usage in (*outcome.recall_usage, last_usage):
                 self._account.spend(call_usage, model)
 
         is_unread = outcome.usage is None and outgoing.tokens is None

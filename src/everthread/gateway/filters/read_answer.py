@@ -49,8 +49,8 @@ class _AnswerReadingFilter(Filter):
                 cached=usage.cache_read_tokens,
                 output=usage.output_tokens,
             )
-        for hidden in outcome.hidden_usage:
-            self._count(hidden)
+        for recall_usage in outcome.recall_usage:
+            self._count(recall_usage)
         return replace(
             outcome,
             reply=reply,

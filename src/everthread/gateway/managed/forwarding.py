@@ -114,7 +114,7 @@ def make_forwarding_terms(
     is_changed = (
         call.rewrite is not None
         or not call.rounds.is_empty
-        or memory.has_hidden_rounds
+        or memory.has_recall_rounds
         or call.is_compaction_undone
         or call.output_cap is not None
     )

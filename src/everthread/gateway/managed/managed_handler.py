@@ -25,7 +25,6 @@ from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.provider_compactions import is_compaction
-from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_TIMEOUT_SECONDS
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.matching.history import identify_message
 from everthread.thread.policy.notices import (
@@ -104,12 +103,10 @@ class ManagedHandler:
         await self.wait_until_read()
         rounds = self.call.rounds
         now = self._setup.clock()
-        rounds.started_at = rounds.started_at or now
         await self.call.recorder.store_request()
         if not await answer_recall_calls(self._setup.store, self.call, reply):
             return None
-        if now - rounds.started_at > RECALL_TIMEOUT_SECONDS:
-            rounds.round_count = MAX_RECALL_ROUNDS
+        rounds.limit_time(now)
         self.outgoing = self._render()
         self._setup.listener(
             RecallAnswered(self.call.thread, rounds.round_count, rounds.call_count)

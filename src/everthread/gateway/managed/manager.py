@@ -237,7 +237,7 @@ class ProxyManager:
             and reply is not None
             and reply.stop is not None
             and not outcome.estimated
-            and not outcome.hidden_usage
+            and not outcome.recall_usage
             and request.located_body.new_bytes <= MAX_LOOP_BYTES
             and self.deferred_records.can_defer(request)
             and self.setup.is_sole_writer()
