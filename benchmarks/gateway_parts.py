@@ -84,11 +84,11 @@ def run(effort: Effort | None = None) -> list[Row]:
 
 async def _measure_http_clients(direct: Server, effort: Effort) -> list[Row]:
     """Measure the CPU of a request with each HTTP client: the reason for aiohttp in the gateway."""
-    from everthread.gateway.contracts import Limits  # noqa: PLC0415
+    from everthread.gateway.contracts import GatewayLimits  # noqa: PLC0415
     from everthread.gateway.router import Upstream  # noqa: PLC0415
     from everthread.gateway.upstream import UpstreamClient  # noqa: PLC0415
 
-    ours = UpstreamClient(Limits())
+    ours = UpstreamClient(GatewayLimits())
     upstream = Upstream("direct", direct.url)
     headers = [(b"content-type", b"application/json"), (b"x-api-key", b"any")]
 
@@ -136,12 +136,12 @@ async def _measure_checks() -> Row:
 
     """
     from everthread.gateway.app import GatewayApp  # noqa: PLC0415
-    from everthread.gateway.contracts import Limits  # noqa: PLC0415
+    from everthread.gateway.contracts import GatewayLimits  # noqa: PLC0415
     from everthread.gateway.monitoring.metrics import Metrics  # noqa: PLC0415
 
     class Arrival:
         metrics = Metrics()
-        limits = Limits()
+        limits = GatewayLimits()
 
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             pass

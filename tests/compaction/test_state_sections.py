@@ -104,7 +104,7 @@ def test_state_sections_are_parsed_and_written_again(state: ThreadState) -> None
     error_turns = [error.turn for error in state.errors.values()]
     state.latest_turn = max([*file_turns, *command_turns, *error_turns], default=0)
     first = sections_of(state)
-    text = render({DONE: Journal().intro(), **first}, skip_empty=True)
+    text = render({DONE: Journal().render_intro(), **first}, skip_empty=True)
     assert sections_of(read_state_from_sections(parse_sections(text))) == first
 
 
@@ -147,7 +147,7 @@ def test_lines_written_by_a_model_are_not_state() -> None:
         "src/a.py": CHANGED,
         "b.py": READ,
     }
-    assert Journal().intro().startswith(INTRO_START)
+    assert Journal().render_intro().startswith(INTRO_START)
 
 
 def chat(start: int) -> list[Message]:

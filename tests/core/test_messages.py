@@ -13,6 +13,7 @@ from everthread.core.messages import (
     calls_of,
     content_text,
     iterate_images,
+    list_texts,
     message_key,
     part_text,
     parts_of,
@@ -148,6 +149,17 @@ def test_finds_images_inside_results() -> None:
     ]
     assert list(iterate_images(content)) == [image, image]
     assert list(iterate_images("text")) == []
+
+
+def test_lists_the_words_results_and_arguments_of_a_message() -> None:
+    call = function_call("c", "write", '{"path": "a.txt", "lines": ["one"]}')
+    assert list_texts(calls_message(call, text="Let me write.")) == [
+        "Let me write.",
+        "a.txt",
+        "one",
+    ]
+    assert list_texts(user_message([text_part("Hi"), result_block("c", "done")])) == ["Hi", "done"]
+    assert list_texts({"role": "tool", "tool_call_id": "c", "content": "done"}) == ["done"]
 
 
 def test_iterates_strings_of_json_in_order() -> None:

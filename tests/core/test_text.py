@@ -6,6 +6,7 @@ from everthread.core.text import clip, count_noun, excerpt, one_line
 
 
 def test_one_line_has_no_control_characters() -> None:
+    assert one_line("one\n  two") == "one two"
     assert one_line("\x1b[31mred\x1b[0m\n  and\tplain\x00 ") == "red and plain"
 
 

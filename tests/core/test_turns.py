@@ -16,6 +16,7 @@ from everthread.core.turns import (
     find_call_groups,
     find_latest_user_index,
     is_user_message,
+    pair_calls,
     split_into_spans,
     split_into_turns,
     user_text,
@@ -39,6 +40,23 @@ def calls(*ids: str) -> Any:
 
 def result(call_id: str, text: str = "ok") -> Any:
     return result_message(call_id, text)
+
+
+class TestPairs:
+    def test_calls_of_one_id_in_a_message_take_the_results_in_order(self) -> None:
+        pairs = pair_calls([calls("a", "a"), result("a"), result("a")])
+        assert pairs.result_by_call == {(0, 0): (1, 0), (0, 1): (2, 0)}
+        assert pairs.call_by_result == {(1, 0): (0, 0), (2, 0): (0, 1)}
+
+    def test_a_further_result_belongs_to_the_call_answered_last(self) -> None:
+        pairs = pair_calls([calls("a"), result("a"), result("a")])
+        assert pairs.result_by_call == {(0, 0): (1, 0)}
+        assert pairs.call_by_result == {(1, 0): (0, 0), (2, 0): (0, 0)}
+
+    def test_a_result_before_its_call_or_without_one_belongs_to_none(self) -> None:
+        pairs = pair_calls([result("a"), calls("a"), result("b")])
+        assert pairs.result_by_call == {}
+        assert pairs.call_by_result == {}
 
 
 class TestGroups:

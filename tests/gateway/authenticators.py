@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.access.authentication import Caller
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 
 
 @dataclass
@@ -21,7 +21,7 @@ class FixedKeys:
         key = headers.get("authorization", "").removeprefix("Bearer ")
         caller = self.callers.get(key)
         if caller is None:
-            raise Refused(401, "invalid_api_key", "This API key is not known here.")
+            raise RequestRefused(401, "invalid_api_key", "This API key is not known here.")
         return caller
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.messages import text_of
-from everthread.gateway.contracts import Incoming, RequestHandler
+from everthread.gateway.contracts import IncomingRequest, RequestHandler
 from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.request.body_cache import BodyOrigin
 from everthread.store.store import Store
@@ -14,12 +14,13 @@ from everthread.thread.caller.caller_request import Outcome
 from tests.gateway.manager_setup import HistoryClient, prepare_request, text_reply
 
 
-def locate_request(manager: ProxyManager, client: HistoryClient) -> Incoming:
+def locate_request(manager: ProxyManager, client: HistoryClient) -> IncomingRequest:
     """Return a request with its body located, as the proxy does it."""
     incoming = client.incoming()
     origin = BodyOrigin.of(client.api, client.tenant, client.headers)
-    match = manager.reader.bodies.find(origin, incoming.body)
-    return replace(incoming, located_body=manager.reader.locate(origin, incoming.body, match))
+    match = manager.reader.bodies.find(origin, incoming.body.plain)
+    located_body = manager.reader.locate(origin, incoming.body.plain, match)
+    return replace(incoming, body=replace(incoming.body, located_body=located_body))
 
 
 async def begin_turn(manager: ProxyManager, client: HistoryClient) -> RequestHandler:

@@ -18,10 +18,14 @@ from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.journal.journal_writer import JournalWriter
 from everthread.core.costs.canonical_usage import normalize_usage
 from everthread.core.types import Api, ModelReply, ModelRequest
-from everthread.gateway.contracts import Incoming, Mode, Outgoing, RequestHandler
+from everthread.gateway.access.authentication import Caller
+from everthread.gateway.contracts import IncomingRequest, Mode, Outgoing, RequestHandler
 from everthread.gateway.managed.deferred_records import MAX_DELAY_SECONDS
 from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.gateway.managed.manager import ProxyManager
+from everthread.gateway.request.body_reading import RequestBody
+from everthread.gateway.request.outer_fields import OuterFields
+from everthread.gateway.request.request_head import RequestHead
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
 from everthread.thread.caller.caller_request import Outcome
@@ -183,18 +187,23 @@ class HistoryClient:
         listed = "input" if self.api == "openai_responses" else "messages"
         return {**frame, listed: [*(frame.get(listed) or []), *self.messages]}
 
-    def incoming(self, upstream: str = "http://upstream.test") -> Incoming:
+    def incoming(self, upstream: str = "http://upstream.test") -> IncomingRequest:
         raw = json.dumps(self.body(), ensure_ascii=False).encode()
-        return Incoming(
-            self.api,
-            PATHS[self.api],
+        return self.make_incoming(raw, upstream)
+
+    def make_incoming(self, raw: bytes, upstream: str = "http://upstream.test") -> IncomingRequest:
+        """Return a request with this body."""
+        head = RequestHead(
+            method="POST",
+            path=PATHS[self.api],
+            raw_path=PATHS[self.api].encode(),
+            query=b"",
+            raw_headers=[],
             headers=self.headers,
-            raw=raw,
-            body=raw,
-            tenant=self.tenant,
-            upstream_url=upstream,
-            mode=self.mode,
+            caller=Caller(self.tenant),
         )
+        body = RequestBody(raw, raw, OuterFields(raw))
+        return IncomingRequest(head, body, self.api, upstream, self.mode)
 
     def add_user_message(self, text: Any) -> None:
         self.messages.append({"role": "user", "content": text})
@@ -226,7 +235,7 @@ class HistoryClient:
 
 @dataclass
 class Exchange:
-    incoming: Incoming
+    incoming: IncomingRequest
     sent: Outgoing
     status: int
     reply: Any
@@ -250,7 +259,7 @@ async def send_request(
         while True:
             tries += 1
             answer = await http.post(
-                provider.url + incoming.path,
+                provider.url + incoming.head.path,
                 content=sent.body,
                 headers=_HEADERS | client.headers,
             )
@@ -266,7 +275,7 @@ async def send_request(
         client.add_reply(reply)
     usage = normalize_usage(reply.usage, api=client.api) if reply else None
     await turn.record(Outcome(answer.status_code, reply, usage))
-    sent = replace(sent, headers=await turn.response_headers())
+    sent = replace(sent, headers=await turn.make_response_headers())
     return Exchange(
         incoming,
         sent,
@@ -284,7 +293,7 @@ _HEADERS = {
 }
 
 
-async def prepare_request(manager: ProxyManager, incoming: Incoming) -> ManagedHandler:
+async def prepare_request(manager: ProxyManager, incoming: IncomingRequest) -> ManagedHandler:
     """Prepare a request that has to be managed."""
     handler = await manager.prepare(incoming)
     assert handler is not None
@@ -300,7 +309,7 @@ async def answer_request(
     reply = text_reply(text)
     client.add_reply(reply)
     await turn.record(Outcome(200, reply))
-    return replace(turn.outgoing, headers=await turn.response_headers())
+    return replace(turn.outgoing, headers=await turn.make_response_headers())
 
 
 async def ask(

@@ -100,13 +100,8 @@ class ProxiedConversation:
         async with httpx2.AsyncClient(timeout=180) as http:
             answer = await http.post(self.url + PATHS[self.client.api], json=body, headers=sent)
         assert answer.status_code == 200, answer.text
-        comments = (
-            line[2:].partition(": ")
-            for line in answer.text.splitlines()
-            if line.startswith(": x-everthread-")
-        )
         self.response_bytes = answer.content
-        self.response_headers = {**answer.headers, **{name: value for name, _, value in comments}}
+        self.response_headers = dict(answer.headers)
         if not self.streams:
             reply = codec.decode_reply(answer.json(), model=self.client.model)
         else:

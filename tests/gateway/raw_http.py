@@ -12,7 +12,13 @@ from everthread.core.types import ModelReply
 from everthread.factory.gateways import make_features
 from everthread.gateway.access.authentication import Authenticator
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.contracts import Incoming, Limits, Mode, Outgoing, RequestManager
+from everthread.gateway.contracts import (
+    GatewayLimits,
+    IncomingRequest,
+    Mode,
+    Outgoing,
+    RequestManager,
+)
 from everthread.gateway.filters.compaction_answers import MakeItem
 from everthread.gateway.filters.telemetry import TelemetryFeature
 from everthread.gateway.proxy import Proxy
@@ -150,16 +156,16 @@ class PassThroughManager:
 
     def __init__(self) -> None:
         self.reader: RequestReader | None = None
-        self.prepared: list[Incoming] = []
+        self.prepared: list[IncomingRequest] = []
         self.outcomes: list[Outcome] = []
         self.errors: list[tuple[int, bytes]] = []
-        self.sent: list[tuple[Incoming, Outgoing]] = []
+        self.sent: list[tuple[IncomingRequest, Outgoing]] = []
         self.recorded = asyncio.Event()
 
-    def forward_first(self, _incoming: Incoming) -> None:
+    def forward_first(self, _incoming: IncomingRequest) -> None:
         return None
 
-    async def prepare(self, incoming: Incoming) -> PassThroughTurn:
+    async def prepare(self, incoming: IncomingRequest) -> PassThroughTurn:
         self.prepared.append(incoming)
         return PassThroughTurn(
             self,
@@ -168,15 +174,15 @@ class PassThroughManager:
             thread=self.thread,
         )
 
-    async def outgoing(self, incoming: Incoming) -> Outgoing:
-        return Outgoing(incoming.raw)
+    async def outgoing(self, incoming: IncomingRequest) -> Outgoing:
+        return Outgoing(incoming.body.raw)
 
     async def recover_with(
-        self, _incoming: Incoming, _sent: Outgoing, _body: bytes
+        self, _incoming: IncomingRequest, _sent: Outgoing, _body: bytes
     ) -> Outgoing | None:
         return None
 
-    async def record(self, incoming: Incoming, sent: Outgoing, outcome: Outcome) -> None:
+    async def record(self, incoming: IncomingRequest, sent: Outgoing, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.sent.append((incoming, sent))
         self.recorded.set()
@@ -185,7 +191,7 @@ class PassThroughManager:
 @dataclass
 class PassThroughTurn:
     manager: PassThroughManager
-    incoming: Incoming
+    incoming: IncomingRequest
     outgoing: Outgoing
     thread: str = ""
 
@@ -201,7 +207,7 @@ class PassThroughTurn:
     async def retry_without_recall(self, reply: ModelReply) -> Outgoing | None:  # noqa: ARG002
         return None
 
-    async def response_headers(self) -> Mapping[str, str]:
+    async def make_response_headers(self) -> Mapping[str, str]:
         return self.outgoing.headers
 
     async def record(self, outcome: Outcome) -> None:
@@ -227,7 +233,7 @@ async def open_raw_gateway(
     upstreams: str | list[Upstream],
     manager: RequestManager | None = None,
     *,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
     include_usage: bool = True,
     mode: Mode = "managed",
     authenticator: Authenticator | None = None,

@@ -105,7 +105,7 @@ class WatchedStore(StoreWrapper):
         self.searches = 0
 
     def look_up(self, owner: Any, name: str) -> Any:
-        self.searches += name in ("find_link", "find_links_by_skeleton")
+        self.searches += name in ("find_link", "find_links_by_loose_digest")
         return super().look_up(owner, name)
 
     async def extend_thread(self, thread: str, points: Any, *given: Any) -> Links:

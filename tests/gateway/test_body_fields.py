@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.filters.usage_option import UsageChunkRemover, add_usage_option
 from everthread.gateway.request.outer_fields import OuterFields, peek_field
 
@@ -57,7 +57,7 @@ def test_refuses_a_duplicate_field(pairs: list[tuple[str, Any]], blank: str, esc
     hidden = escaped and "model" in names
     try:
         outer = OuterFields(text)
-    except Refused:
+    except RequestRefused:
         assert hidden or any(names.count(name) > 1 for name in ("model", "stream"))
         return
     assert not hidden

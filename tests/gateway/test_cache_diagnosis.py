@@ -46,7 +46,7 @@ async def test_stores_and_shows_the_reason_in_an_answer(tmp_path: Path) -> None:
         for number, prompt in enumerate((4_000, 5_000, 6_000)):
             client.add_user_message(f"Note {number}: {text_of_tokens(50, 'ledger')}")
             turn = await prepare_request(manager, client.incoming())
-            assert turn.outgoing.body == client.incoming().raw, "nothing is added"
+            assert turn.outgoing.body == client.incoming().body.raw, "nothing is added"
             reply = answer_of(
                 prompt,
                 read=3_900 * (number == 1),

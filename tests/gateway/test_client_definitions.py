@@ -29,7 +29,7 @@ async def send_all(
     for number in range(count):
         client.messages += rounds(api, 1, start=number)
         turn = await prepare_request(manager, client.incoming())
-        sent.append([element.value for element in slice_body(turn.outgoing.body, api).elements])
+        sent.append([element.value for element in slice_body(turn.outgoing.body, api).messages])
     assert len(managers.events_of(CompactionDone)) >= 3
     return sent
 

@@ -142,7 +142,7 @@ async def test_shows_the_window_that_the_gateway_used(tmp_path: Path) -> None:
         answer = ModelReply({"role": "assistant", "content": "Noted."})
         usage = CanonicalUsage(input_tokens=40, output_tokens=2)
         await turn.record(Outcome(200, answer, usage))
-        thread = (await turn.response_headers())["x-everthread-thread"]
+        thread = (await turn.make_response_headers())["x-everthread-thread"]
         await manager.close()
         page = (await logged_in_browser.get(f"/dashboard/threads/{thread}")).visible_text
         assert "of 16,000 tokens" in page
@@ -347,7 +347,7 @@ async def test_shows_the_summary_that_replaces_the_beginning(
         digest="d3",
         strength=0,
         replaced_count=3,
-        skeleton="s3",
+        loose_digest="s3",
         results="",
         thread="A",
         replacement=b'{"role":"user","content":"said d1"}',

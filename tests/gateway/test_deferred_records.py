@@ -71,7 +71,7 @@ class EagerClient:
         """Ask and be answered; the answer is recorded later. Return the thread that the gateway names."""
         self.client.add_user_message(question)
         turn = await begin_turn(self.manager, self.client)
-        thread = (await turn.response_headers())[THREAD_HEADER]
+        thread = (await turn.make_response_headers())[THREAD_HEADER]
         answer = f"Answer to {question}"
         outcome = answer_outcome(self.client, answer)
         self.recording.append(asyncio.create_task(turn.record(outcome)))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.encoding import decode_body, make_decoder
 
 if sys.version_info >= (3, 14):
@@ -66,7 +66,7 @@ def test_refuses_a_body_that_decompresses_over_the_limit(
 ) -> None:
     packed = pack(bytes(1_000_000))
     assert len(packed) < 2_000
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         decode_body(packed, name, 999_999)
     assert refused.value.status == 413
     assert decode_body(packed, name, 1_000_000) == bytes(1_000_000)

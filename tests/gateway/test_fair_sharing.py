@@ -20,7 +20,7 @@ from everthread.gateway.access.authentication import (
     PassthroughCredential,
 )
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.contracts import Limits
+from everthread.gateway.contracts import GatewayLimits
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
@@ -38,7 +38,7 @@ from tests.gateway.raw_http import (
 
 @pytest.mark.parametrize("path", [CHAT_PATH, "/v1/files"])
 async def test_slow_bodies_do_not_count_as_requests(path: str) -> None:
-    limits = Limits(concurrent=3)
+    limits = GatewayLimits(concurrent=3)
     async with raw_gateway(limits=limits) as (url, _):
         slow = [await connect(url) for _ in range(6)]
         for _, writer in slow:
@@ -84,7 +84,7 @@ class Credentials:
 
 async def test_unaccepted_credentials_share_half_of_the_capacity() -> None:
     """Slow bodies with a credential each are limited too, though no share per key is reached."""
-    limits = Limits(concurrent=2)
+    limits = GatewayLimits(concurrent=2)
     async with raw_gateway(limits=limits, authenticator=Credentials()) as (url, _):
         slow = [await connect(url) for _ in range(12)]
         for number, (_, writer) in enumerate(slow):
@@ -107,7 +107,7 @@ async def test_unaccepted_credentials_share_half_of_the_capacity() -> None:
 
 async def test_limits_the_bytes_of_all_bodies_together() -> None:
     """Many unfinished bodies of the largest size do not fill the memory."""
-    limits = Limits(body_bytes=100_000)
+    limits = GatewayLimits(body_bytes=100_000)
     head = (
         b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
         % CHAT_PATH.encode()
@@ -167,7 +167,7 @@ async def test_refuses_a_too_large_body_without_a_reset(header: bytes, piece: by
                 client.sendall(piece)
             return client.recv(65_536)
 
-    limits = Limits(body_bytes=10_000)
+    limits = GatewayLimits(body_bytes=10_000)
     async with raw_gateway(limits=limits) as (url, _):
         answer = await asyncio.to_thread(send, url)
     assert answer.startswith(b"HTTP/1.1 413 ")

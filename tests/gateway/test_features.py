@@ -176,7 +176,7 @@ class OwnPath(Feature, Filter):
     def make_filter(self, exchange: Exchange) -> Filter | None:
         if exchange.incoming is None:
             return None
-        self.body = exchange.incoming.body
+        self.body = exchange.incoming.body.plain
         return self
 
     async def change_answer(self, answer: Answer) -> Answer:  # noqa: ARG002

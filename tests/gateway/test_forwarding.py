@@ -49,7 +49,7 @@ async def test_a_known_thread_is_forwarded_before_it_is_read(managers: Managers,
         incoming = locate_request(manager, client)
         turn = manager.forward_first(incoming)
         assert isinstance(turn, ForwardedHandler)
-        assert turn.outgoing.body is incoming.raw
+        assert turn.outgoing.body is incoming.body.raw
         assert turn.outgoing.headers[THREAD_HEADER] == first.thread
         await turn.record(answer_outcome(client, f"Answer {number}."))
     texts = [OPENING, "Yes."]
@@ -151,7 +151,9 @@ async def test_sets_cache_marks_before_forwarding(
     incoming = locate_request(manager, client)
     turn = manager.forward_first(incoming)
     assert turn is not None
-    read = await prepare_request(manager, replace(incoming, located_body=None))
+    read = await prepare_request(
+        manager, replace(incoming, body=replace(incoming.body, located_body=None))
+    )
     assert turn.outgoing.is_rewritten
     assert turn.outgoing.body.count(b'"cache_control"') == 4
     assert turn.outgoing.body == read.outgoing.body

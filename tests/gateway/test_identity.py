@@ -7,7 +7,6 @@ import json
 import random
 import tempfile
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ async def test_a_text_as_input_is_a_user_message(managers: Managers) -> None:
     client = HistoryClient("openai_responses")
     client.add_user_message("Question")
     raw = json.dumps({**client.body(), "input": "Question"}).encode()
-    turn = await prepare_request(manager, replace(client.incoming(), raw=raw, body=raw))
+    turn = await prepare_request(manager, client.make_incoming(raw))
     assert turn.outgoing.body is raw
     await turn.record(Outcome(200, text_reply("Yes.")))
     client.add_answer("Yes.")
@@ -270,7 +269,7 @@ async def test_finds_the_thread_of_a_history_cut_at_its_end(managers: Managers) 
     late.add_user_message("Two")
     turn = await prepare_request(managers.open(), late.incoming())
     await turn.record(Outcome(500))
-    headers = await turn.response_headers()
+    headers = await turn.make_response_headers()
     assert headers["x-everthread-thread"] == thread_of(first)
     assert not managers.events_of(Branched)
     rows = await managers.store.list_threads(tenant="t")

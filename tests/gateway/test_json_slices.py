@@ -46,26 +46,26 @@ def test_spans_point_at_each_field_and_message(
         **{key: value for key, value in behind.items() if key not in before},
     }
     raw = json.dumps(body, indent=indent, ensure_ascii=ascii_only).encode()
-    sliced = slice_body(raw, "openai_chat")
-    values = [element.value for element in sliced.elements]
+    slices = slice_body(raw, "openai_chat")
+    values = [element.value for element in slices.messages]
     assert values == messages
-    assert [json.loads(element.raw) for element in sliced.elements] == messages
-    assert sliced.fields == {key: value for key, value in body.items() if key != "messages"}
-    assert {key: json.loads(raw[start:end]) for key, (start, end) in sliced.spans.items()} == body
-    edits = [BodyEdit(element.start, element.end, "0") for element in sliced.elements]
+    assert [json.loads(element.raw) for element in slices.messages] == messages
+    assert slices.fields == {key: value for key, value in body.items() if key != "messages"}
+    assert {key: json.loads(raw[start:end]) for key, (start, end) in slices.spans.items()} == body
+    edits = [BodyEdit(element.start, element.end, "0") for element in slices.messages]
     assert json.loads(splice(raw, edits)) == {
         **body,
         "messages": [0] * len(messages),
     }
-    tail = len(raw) - sliced.spans["messages"][1]
+    tail = len(raw) - slices.spans["messages"][1]
     for count in range(1, len(messages) + 1):  # the same from any message on
         for known_tail in (0, tail):
-            shared_parts = SharedParts(sliced.layout, count, known_tail)
-            sliced_again = slice_body(raw, "openai_chat", shared_parts)
-            assert sliced_again.fields == sliced.fields
-            assert sliced_again.spans == sliced.spans
-            assert [(one.start, one.end) for one in sliced_again.elements] == [
-                (one.start, one.end) for one in sliced.elements
+            shared_parts = SharedParts(slices, count, known_tail)
+            slices_again = slice_body(raw, "openai_chat", shared_parts)
+            assert slices_again.fields == slices.fields
+            assert slices_again.spans == slices.spans
+            assert [(one.start, one.end) for one in slices_again.messages] == [
+                (one.start, one.end) for one in slices.messages
             ]
 
 
@@ -101,13 +101,13 @@ def test_refuses_an_invalid_request_in_a_sentence(body: bytes) -> None:
 
 def test_reads_a_lone_surrogate_as_python_does() -> None:
     body = b'{"messages": [{"content": "\\ud83d"}, "\\\\ud83d \\ud83d\\ude00"], "user": "\\udc00"}'
-    sliced = slice_body(body, "openai_chat")
-    values = [element.value for element in sliced.elements]
+    slices = slice_body(body, "openai_chat")
+    values = [element.value for element in slices.messages]
     assert values == [
         {"content": "\ud83d"},
         "\\ud83d \U0001f600",
     ]
-    assert sliced.fields == {"user": "\udc00"}
+    assert slices.fields == {"user": "\udc00"}
 
 
 def test_refuses_a_deeply_nested_body() -> None:

@@ -88,7 +88,7 @@ async def test_continues_after_an_answer_that_another_process_stored_first(
         for _ in range(2):
             await conversation.hear(await conversation.ask(first))
         turn = await conversation.ask(first)
-        await turn.response_headers()
+        await turn.make_response_headers()
         storing = held.hold("extend_thread")
         late = conversation.hear(turn)
         await wait_for_background_work()

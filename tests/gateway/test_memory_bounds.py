@@ -55,7 +55,7 @@ def test_requests_with_ever_new_tools_use_little_memory() -> None:
                 "tools": tools,
             }
             located_body = reader.locate(origin, json.dumps(body).encode(), None)
-            reader.remember(f"{number}", reader.read_now(located_body))
+            reader.remember(f"{number}", located_body, reader.read_now(located_body))
         kept_bytes = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind
 
 from everthread.config import parse_config
 from everthread.factory.gateways import open_gateway
-from everthread.gateway.contracts import Incoming, Outgoing
+from everthread.gateway.contracts import IncomingRequest, Outgoing
 from everthread.gateway.filters.telemetry import TelemetryFeature
 from everthread.gateway.monitoring.log_lines import JsonLines
 from everthread.lab.provider import Provider, ServedModel
@@ -131,8 +131,8 @@ async def test_logs_figures_and_records_of_a_compacted_thread(
 class Compacted(PassThroughManager):
     thread = "t1"
 
-    async def outgoing(self, incoming: Incoming) -> Outgoing:
-        return Outgoing(incoming.raw, compaction_count=2)
+    async def outgoing(self, incoming: IncomingRequest) -> Outgoing:
+        return Outgoing(incoming.body.raw, compaction_count=2)
 
 
 async def test_spans_and_metrics_have_the_names_for_generative_ai() -> None:

@@ -16,8 +16,8 @@ from everthread.gateway.access.authentication import (
     AcceptedCredentials,
     PassthroughAuthenticator,
 )
-from everthread.gateway.contracts import Incoming, Outgoing
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import IncomingRequest, Outgoing
+from everthread.gateway.error_answers import RequestRefused
 from everthread.store.store import Store
 from everthread.testing import SteppedClock
 from tests.apis import CHAT_PATH
@@ -72,19 +72,18 @@ class AuthorizingManager(PassThroughManager):
     def __init__(self) -> None:
         super().__init__()
         self.may_spend: list[bool] = []
-        self.items: list[Incoming] = []
+        self.items: list[IncomingRequest] = []
 
-    async def recover_with(self, incoming: Incoming, *_given: Any) -> Outgoing | None:
-        assert incoming.authorize is not None
+    async def recover_with(self, incoming: IncomingRequest, *_given: Any) -> Outgoing | None:
         try:
-            await incoming.authorize(CanonicalUsage(1_000), "gpt-4o")
-        except Refused:
+            await incoming.head.caller.authorize(CanonicalUsage(1_000), "gpt-4o")
+        except RequestRefused:
             self.may_spend.append(False)
         else:
             self.may_spend.append(True)
         return Outgoing(b'{"model": "gpt-4o", "messages": []}', is_rewritten=True)
 
-    async def make_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
+    async def make_item(self, incoming: IncomingRequest) -> tuple[dict[str, Any], int]:
         self.items.append(incoming)
         return {"type": "compaction", "encrypted_content": "x"}, 1
 

@@ -144,7 +144,7 @@ async def test_pauses_compactions_that_hardly_help(
         incoming = client.incoming()
         turn = await prepare_request(manager, incoming)
         client.add_assistant_message("Yes.")
-        usage = CanonicalUsage(len(incoming.body) // 5, 3)
+        usage = CanonicalUsage(len(incoming.body.plain) // 5, 3)
         await turn.record(Outcome(200, None, usage))
 
     def count_pauses() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -65,28 +65,34 @@ def locate(reader: RequestReader, api: Api, body: bytes) -> LocatedBody:
     return reader.locate(origin, body, reader.bodies.find(origin, body))
 
 
-def read(reader: RequestReader, api: Api, body: bytes, thread: str = "t") -> ParsedRequest:
+class ReadBody(NamedTuple):
+    located_body: LocatedBody
+    parsed: ParsedRequest
+
+
+def read(reader: RequestReader, api: Api, body: bytes, thread: str = "t") -> ReadBody:
     """Read a body as the next one of a thread."""
-    parsed = reader.read_now(locate(reader, api, body))
-    reader.remember(thread, parsed)
-    return parsed
+    located_body = locate(reader, api, body)
+    parsed = reader.read_now(located_body)
+    reader.remember(thread, located_body, parsed)
+    return ReadBody(located_body, parsed)
 
 
-def read_alone(api: Api, body: bytes) -> ParsedRequest:
+def read_alone(api: Api, body: bytes) -> ReadBody:
     return read(RequestReader(SizeCache()), api, body)
 
 
-def comparable(read: ParsedRequest) -> Any:
-    sliced = read.located_body.sliced_body
+def comparable(read: ReadBody) -> Any:
+    slices = read.located_body.slices
     return (
-        sliced.fields,
-        sliced.spans,
-        [(one.start, one.end, one.value) for one in sliced.elements],
+        slices.fields,
+        slices.spans,
+        [(one.start, one.end, one.value) for one in slices.messages],
         read.located_body.system_count,
-        read.history,
-        read.settings,
-        read.sizes,
-        read.fixed_tokens,
+        read.parsed.history,
+        read.parsed.settings,
+        read.parsed.sizes,
+        read.parsed.fixed_tokens,
     )
 
 
@@ -169,15 +175,15 @@ def test_similar_threads_do_not_evict_each_other(place: int) -> None:
         located_body = locate(knowing, "anthropic", body)
         assert located_body.match is not None
         assert located_body.match.cached_body.thread == name
-        assert located_body.match.parts.message_count == 120
-        parsed = read(
+        assert located_body.match.message_count == 120
+        read_body = read(
             knowing,
             "anthropic",
             body=body,
             thread=name,
         )
-        assert comparable(parsed) == comparable(read_alone("anthropic", body))
-        digests.add(parsed.history.digest(121))
+        assert comparable(read_body) == comparable(read_alone("anthropic", body))
+        digests.add(read_body.parsed.history.digest(121))
     assert len(digests) == 2
 
 
@@ -203,14 +209,14 @@ def test_reuses_the_prefix_after_cache_marks_moved(
         located_body = locate(knowing, "anthropic", body)
         if length > 37:
             assert located_body.match is not None
-            assert located_body.match.parts.message_count == length - 5
-            assert located_body.match.parts.tail_bytes
+            assert located_body.match.message_count == length - 5
+            assert located_body.match.tail_bytes
             assert located_body.new_bytes < 6 * 1_000
         counted.clear()
-        parsed = read(knowing, "anthropic", body)
+        parsed = read(knowing, "anthropic", body).parsed
         if length > 37:
             assert len(counted) == 2, "the new messages"
-        alone = read_alone("anthropic", body)
+        alone = read_alone("anthropic", body).parsed
         assert parsed.history.digests == alone.history.digests
         assert parsed.sizes == alone.sizes
         assert parsed.fixed_tokens == alone.fixed_tokens
@@ -231,9 +237,9 @@ def test_a_cache_mark_in_call_arguments_is_content() -> None:
             {"role": "assistant", "content": [call]},
         ]
         body = anthropic_body([*messages, text_message(2, "Go on.")])
-        parsed = read(knowing, "anthropic", body)
-        assert comparable(parsed) == comparable(read_alone("anthropic", body))
-        histories.add(parsed.history.digest(3))
+        read_body = read(knowing, "anthropic", body)
+        assert comparable(read_body) == comparable(read_alone("anthropic", body))
+        histories.add(read_body.parsed.history.digest(3))
     assert len(histories) == 2
 
 
@@ -255,6 +261,6 @@ def test_refuses_an_invalid_end_after_a_known_prefix(end: bytes) -> None:
 def test_a_number_may_continue_after_the_known_prefix() -> None:
     """A message is complete only if something is seen after it."""
     start = b'{"messages":[1'
-    layout = slice_body(start + b"]}", "openai_chat").layout
-    assert layout.count_complete(start + b"]}", len(start)) == 0
-    assert layout.count_complete(start + b"]}", len(start) + 1) == 1
+    slices = slice_body(start + b"]}", "openai_chat")
+    assert slices.count_complete(len(start)) == 0
+    assert slices.count_complete(len(start) + 1) == 1

@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from everthread.core.messages import text_of
-from everthread.gateway.contracts import Incoming, Outgoing
+from everthread.gateway.contracts import IncomingRequest, Outgoing
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Upstream
@@ -186,7 +186,7 @@ async def test_passes_provider_errors_on() -> None:
 class FailingToPrepare(PassThroughManager):
     """Fails before anything is sent."""
 
-    async def outgoing(self, incoming: Incoming) -> Outgoing:
+    async def outgoing(self, incoming: IncomingRequest) -> Outgoing:
         raise ValueError(f"no {incoming.api}")
 
 
@@ -194,11 +194,11 @@ class FailingLater(PassThroughManager):
     """Fails at every later step."""
 
     async def recover_with(
-        self, _incoming: Incoming, _sent: Outgoing, _body: bytes
+        self, _incoming: IncomingRequest, _sent: Outgoing, _body: bytes
     ) -> Outgoing | None:
         raise KeyError("nothing")
 
-    async def record(self, incoming: Incoming, sent: Outgoing, outcome: Any) -> None:
+    async def record(self, incoming: IncomingRequest, sent: Outgoing, outcome: Any) -> None:
         await super().record(incoming, sent, outcome)
         raise OSError("the disk is full")
 

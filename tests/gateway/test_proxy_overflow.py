@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everthread.gateway.contracts import Incoming, Limits, Outgoing
+from everthread.gateway.contracts import GatewayLimits, IncomingRequest, Outgoing
 from tests.gateway.raw_http import (
     JSON,
     STREAM,
@@ -39,7 +39,7 @@ BLOCK = b'data: {"type": "content_block_start", "index": 0, "content_block": {"t
 class ShrinkingManager(PassThroughManager):
     """Sends a number that goes down; holds streams."""
 
-    async def outgoing(self, incoming: Incoming) -> Outgoing:
+    async def outgoing(self, incoming: IncomingRequest) -> Outgoing:
         await super().outgoing(incoming)
         return Outgoing(
             b'{"size": 9}',
@@ -49,7 +49,7 @@ class ShrinkingManager(PassThroughManager):
         )
 
     async def recover_with(
-        self, _incoming: Incoming, sent: Outgoing, _body: bytes
+        self, _incoming: IncomingRequest, sent: Outgoing, _body: bytes
     ) -> Outgoing | None:
         size = json.loads(sent.body)["size"] - 1
         return Outgoing(
@@ -128,7 +128,7 @@ async def test_holds_a_stream_no_longer_than_the_limit() -> None:
         await is_first_chunk_received.wait()
         writer.write(encode_chunk(ERROR_EVENT) + b"0\r\n\r\n")
 
-    limits = Limits(hold_seconds=0.05)
+    limits = GatewayLimits(hold_seconds=0.05)
     async with raw_gateway(answer, ShrinkingManager(), limits=limits) as (url, _):
         response = await send_bytes(
             url,

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.contracts import Limits
+from everthread.gateway.contracts import GatewayLimits
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
 from everthread.gateway.server import Gateway
@@ -49,12 +49,12 @@ async def test_an_upstream_without_a_key_gets_no_credential() -> None:
         )
     [request] = upstream.received
     assert not {"authorization", "x-api-key"} & request.header_values.keys()
-    tenants = [incoming.tenant for incoming in manager.prepared]
+    tenants = [incoming.head.caller.tenant for incoming in manager.prepared]
     assert tenants == ["acme"]
 
 
 async def test_refuses_large_bodies_even_if_compressed_or_chunked() -> None:
-    limits = Limits(body_bytes=10_000)
+    limits = GatewayLimits(body_bytes=10_000)
     packed = gzip.compress(b" " * 10_001)
     async with raw_gateway(limits=limits) as (url, upstream):
         plain = await send_post(url, MESSAGES_PATH, b" " * 10_001)
@@ -77,7 +77,7 @@ async def test_refuses_large_bodies_even_if_compressed_or_chunked() -> None:
 
 
 async def test_ends_requests_that_are_sent_too_slowly() -> None:
-    limits = Limits(body_seconds=0.05, header_seconds=0.05, header_bytes=2_000)
+    limits = GatewayLimits(body_seconds=0.05, header_seconds=0.05, header_bytes=2_000)
     async with raw_gateway(limits=limits) as (url, upstream):
         # One that is parsed, and one that is streamed through.
         for path in (
@@ -121,7 +121,7 @@ async def test_gives_up_on_a_client_that_does_not_read() -> None:
             writer.write(encode_chunk(b"data: " + b"x" * 60_000 + b"\n\n"))
             await writer.drain()
 
-    async with raw_gateway(endless, limits=Limits(write_seconds=0.1)) as (
+    async with raw_gateway(endless, limits=GatewayLimits(write_seconds=0.1)) as (
         url,
         upstream,
     ):
@@ -143,7 +143,7 @@ async def test_refuses_surplus_requests_with_retry_after() -> None:
         await go.wait()
         write_answer(writer, 200, headers=[], body=b"{}")
 
-    limits = Limits(concurrent=2)
+    limits = GatewayLimits(concurrent=2)
     async with (
         open_raw_upstream(answer) as upstream,
         open_raw_gateway(upstream.url, limits=limits) as (url, proxy),

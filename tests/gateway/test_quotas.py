@@ -28,7 +28,7 @@ from everthread.gateway.access.quotas import (
     make_spending_check,
 )
 from everthread.gateway.contracts import Mode
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.router import Upstream
 from everthread.lab.provider import Provider
 from everthread.store.key_records import KeyLimits, KeyUse
@@ -207,9 +207,9 @@ async def test_writes_no_summary_beyond_the_limits_of_a_key(gateways: Gateways) 
     caller = await KeyAuthenticator(gateways.store).authenticate({"x-api-key": token})
     await caller.authorize(CanonicalUsage(900), CHAT_MODEL)
     await caller.authorize(CanonicalUsage(900), CHAT_MODEL)
-    with pytest.raises(Refused, match="tokens"):
+    with pytest.raises(RequestRefused, match="tokens"):
         await caller.authorize(CanonicalUsage(1_001), CHAT_MODEL)
-    with pytest.raises(Refused, match=r"\$0"):
+    with pytest.raises(RequestRefused, match=r"\$0"):
         await caller.authorize(CanonicalUsage(0, 1_000), "claude-opus-4-1")
     check_spending = make_spending_check(caller.authorize)
     request = ModelRequest(CHAT_MODEL, [{"role": "user", "content": "x" * 3_000}])
@@ -330,14 +330,14 @@ async def test_keeps_counts_and_limits_while_the_store_is_down() -> None:
     _, key = issue_key(limits=KeyLimits(requests=3, tokens=100))
     for _ in range(3):
         counter.admit(key)
-    with pytest.raises(Refused, match="3 of 3 requests"):
+    with pytest.raises(RequestRefused, match="3 of 3 requests"):
         counter.admit(key)
     await counter.close()
     assert not store.days
     wall_clock.now = MIDNIGHT + 86_400
     counter.admit(key)
     counter.spend(key, CanonicalUsage(input_tokens=99, output_tokens=1), "gpt-4o")
-    with pytest.raises(Refused, match="100 of 100 tokens"):
+    with pytest.raises(RequestRefused, match="100 of 100 tokens"):
         counter.admit(key)
     store.down = False
     await counter.close()

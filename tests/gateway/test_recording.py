@@ -63,7 +63,7 @@ async def test_a_sole_gateway_stores_a_request_with_its_answer(
     sole_gateway: SoleGateway,
 ) -> None:
     turn = await sole_gateway.ask("Left.")
-    thread = (await turn.response_headers())[THREAD_HEADER]
+    thread = (await turn.make_response_headers())[THREAD_HEADER]
     assert sole_gateway.store.written == [], "the client gets its thread before that"
     usage = CanonicalUsage(input_tokens=7)
     await turn.record(Outcome(200, text_reply("Done."), usage))
@@ -212,7 +212,9 @@ async def test_two_continuations_of_one_message_get_a_thread_each(
     assert len({thread_of(turn) for turn in turns.values()}) == 1, (
         "both expect to continue the same thread"
     )
-    threads = {text: (await turn.response_headers())[THREAD_HEADER] for text, turn in turns.items()}
+    threads = {
+        text: (await turn.make_response_headers())[THREAD_HEADER] for text, turn in turns.items()
+    }
     for manager, (text, turn) in zip(processes, turns.items(), strict=True):
         stored = texts_of(await managers.store.history(threads[text]))
         assert stored == [*OPENING, text]
@@ -229,7 +231,7 @@ async def test_names_no_thread_if_the_request_could_not_be_stored(
     client = HistoryClient("openai_chat")
     client.add_user_message("Is anybody there?")
     turn = await prepare_request(manager, client.incoming())
-    headers = await turn.response_headers()
+    headers = await turn.make_response_headers()
     assert THREAD_HEADER not in headers
     assert headers["x-everthread-compactions"] == "0"
     await turn.record(Outcome(500))

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from everthread.gateway.access.authentication import Caller
-from everthread.gateway.contracts import Incoming, Limits
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import GatewayLimits, IncomingRequest
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.monitoring.log_lines import TerminalLines
 from tests.apis import CHAT_PATH
 from tests.gateway.gateway_setup import CHAT_MODEL, Gateways
@@ -100,7 +100,7 @@ async def test_refuses_a_too_long_model_name_in_every_mode(
 async def test_refuses_a_path_that_routes_differently_when_decoded_again(
     path: str,
 ) -> None:
-    async def make_item(_incoming: Incoming) -> tuple[dict[str, Any], int]:
+    async def make_item(_incoming: IncomingRequest) -> tuple[dict[str, Any], int]:
         return {}, 0
 
     manager = PassThroughManager()
@@ -146,7 +146,7 @@ class GoodKeys:
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         key = headers.get("x-api-key", "")
         if not key.startswith("good"):
-            raise Refused(401, "missing_api_key", "No API key.")
+            raise RequestRefused(401, "missing_api_key", "No API key.")
         return Caller(key.rpartition("-")[0], key, frozenset({"proxy"}))
 
 
@@ -209,7 +209,9 @@ async def test_the_keys_of_one_tenant_share_half_of_the_capacity() -> None:
         await done.wait()
         await fixed_answer(200, JSON, b"{}")(request, writer)  # type: ignore[arg-type]
 
-    async with raw_gateway(slowly, limits=Limits(concurrent=4), authenticator=GoodKeys()) as (
+    async with raw_gateway(
+        slowly, limits=GatewayLimits(concurrent=4), authenticator=GoodKeys()
+    ) as (
         url,
         upstream,
     ):

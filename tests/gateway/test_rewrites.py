@@ -84,11 +84,8 @@ async def test_sends_a_short_request_with_the_clients_own_bytes(
     raw = (
         b'{ "model":"gpt-4o",\n "messages" : [ {"content":"h\\u00e9","role":"user"} ] , "x":1.0e0 }'
     )
-    incoming = replace(
-        HistoryClient("openai_chat").incoming(),
-        raw=b"zipped",
-        body=raw,
-    )
+    incoming = HistoryClient("openai_chat").make_incoming(raw)
+    incoming = replace(incoming, body=replace(incoming.body, raw=b"zipped"))
     sent = (await prepare_request(managers.open(), incoming)).outgoing
     assert sent.body == b"zipped"
     assert not sent.is_rewritten
@@ -107,24 +104,30 @@ async def test_a_rewrite_leaves_the_rest_of_the_body_unchanged(
     sent = (await prepare(managers, client)).outgoing
     assert sent.is_rewritten
     assert SUMMARY_START.encode() in sent.body
-    before = slice_body(client.incoming().body, api)
+    before = slice_body(client.incoming().body.plain, api)
     after = slice_body(sent.body, api)
     assert after.fields == before.fields
-    assert after.elements[-1].text == before.elements[-1].text
-    assert after.elements[0].text == before.elements[0].text
+    assert after.messages[-1].text == before.messages[-1].text
+    assert after.messages[0].text == before.messages[0].text
 
 
-@pytest.mark.parametrize("mode", ["observe", "off"])
-async def test_other_modes_rewrite_nothing(mode: Any, managers: Managers) -> None:
-    client = HistoryClient("openai_chat", mode=mode)
+async def test_an_observed_request_is_recorded_and_not_rewritten(managers: Managers) -> None:
+    client = HistoryClient("openai_chat", mode="observe")
     add_old_turns(client, 12)
     incoming = client.incoming()
     turn = await prepare_request(managers.open(background=False), incoming)
-    assert turn.outgoing.body is incoming.raw
+    assert turn.outgoing.body is incoming.body.raw
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(400))
     threads = await managers.store.list_threads(tenant="t")
-    assert len(threads) == (mode == "observe"), "only an observed request is recorded"
+    assert len(threads) == 1
+
+
+async def test_a_request_is_not_managed_if_managing_is_off(managers: Managers) -> None:
+    client = HistoryClient("openai_chat", mode="off")
+    add_old_turns(client, 12)
+    assert await managers.open().prepare(client.incoming()) is None
+    assert await managers.store.list_threads(tenant="t") == []
 
 
 def manage_context(edit: str, **options: Any) -> dict[str, Any]:
@@ -157,14 +160,14 @@ async def test_only_records_a_history_that_the_provider_changes(
     add_old_turns(client, 12)
     incoming = client.incoming()
     turn = await prepare_request(managers.open(cache_marks=True, background=False), incoming)
-    assert turn.outgoing.body is incoming.raw
+    assert turn.outgoing.body is incoming.body.raw
     assert await turn.recover(400, TOO_LONG) is None
     await turn.record(Outcome(200))
     [row] = await managers.store.list_threads(tenant="t")
     assert row.message_count == len(client.messages)
     [event] = managers.events_of(Unmanaged)
     assert event.reason in field
-    notice = (await turn.response_headers())["x-everthread-notice"]
+    notice = (await turn.make_response_headers())["x-everthread-notice"]
     assert notice == f"passed on unmanaged: {event.reason}"
 
 
@@ -207,7 +210,7 @@ async def test_never_covers_the_clients_own_compaction(managers: Managers) -> No
     client.messages.append({"type": "compaction_trigger"})
     incoming = client.incoming()
     passed = await prepare_request(manager, incoming)
-    assert passed.outgoing.body is incoming.raw
+    assert passed.outgoing.body is incoming.body.raw
     assert thread_of(passed) == thread_of(turn)
     await passed.record(Outcome(200))
 
@@ -276,8 +279,8 @@ async def test_shortens_messages_that_followed_a_prepared_summary(
     assert len(writer.requests) == 1, "the model is not asked again"
     assert b"page 3 item" in sent.body
     again = await ask(managers.open(summarizer=writer), client, "Go on.")
-    first = [one.value for one in slice_body(sent.body, api).elements]
-    second = [one.value for one in slice_body(again.body, api).elements]
+    first = [one.value for one in slice_body(sent.body, api).messages]
+    second = [one.value for one in slice_body(again.body, api).messages]
     assert second[: len(first)] == first
 
 
@@ -378,7 +381,7 @@ async def test_lowers_an_output_cap_and_changes_nothing_else(
         client = HistoryClient("anthropic", extra={"max_tokens": 7_990})
         client.add_user_message(text_of_tokens(400, "entry"))
         exchange = await managers_with_provider.send(managers_with_provider.open(), client)
-        before = json.loads(exchange.incoming.body)
+        before = json.loads(exchange.incoming.body.plain)
         after = json.loads(exchange.sent.body)
         assert after["max_tokens"] < 7_990
         assert {**after, "max_tokens": 7_990} == before
@@ -439,7 +442,7 @@ async def test_leaves_the_clients_own_cache_marks_alone(where: str, managers: Ma
         client.messages[0]["content"][0]["cache_control"] = mark
     incoming = client.incoming()
     turn = await prepare_request(managers.open(cache_marks=True), incoming)
-    assert turn.outgoing.body is incoming.raw
+    assert turn.outgoing.body is incoming.body.raw
 
 
 @pytest.mark.parametrize(
@@ -468,7 +471,7 @@ async def test_marks_only_prompts_that_a_next_call_can_read_from_the_cache(
     incoming = client.incoming()
     sent = (await prepare_request(managers.open(cache_marks=True), incoming)).outgoing.body
     assert (b"cache_control" in sent) == is_marked
-    assert is_marked or sent is incoming.raw
+    assert is_marked or sent is incoming.body.raw
 
 
 async def test_holds_streams_of_nearly_full_requests(managers: Managers) -> None:
@@ -484,7 +487,7 @@ async def test_holds_streams_of_nearly_full_requests(managers: Managers) -> None
 
 def head_of(sent: Outgoing) -> str:
     """Return the summary with which a rewritten request begins."""
-    elements = slice_body(sent.body, "openai_chat").elements
+    elements = slice_body(sent.body, "openai_chat").messages
     return elements[1].text if sent.is_rewritten else ""
 
 

@@ -269,13 +269,13 @@ async def test_a_subagent_waits_until_its_parents_answer_is_stored(
     client, helper = (HistoryClient("anthropic", tools=[tool], headers=session) for _ in range(2))
     client.add_user_message("Mend the parser")
     parent = await prepare_request(manager, client.incoming())
-    thread = (await parent.response_headers())["x-everthread-thread"]
+    thread = (await parent.make_response_headers())["x-everthread-thread"]
     reply = script(ModelRequest(CLAUDE_MODEL, [{"role": "user", "content": "Mend the parser"}]))
     answered = asyncio.create_task(parent.record(Outcome(200, replace(reply, stop="tool_calls"))))
     await asyncio.sleep(0)
     helper.add_user_message("Look for the parser's tests")
     child = await prepare_request(manager, helper.incoming())
-    naming = asyncio.create_task(child.response_headers())
+    naming = asyncio.create_task(child.make_response_headers())
     result = await asyncio.wait({naming}, timeout=0.1)
     assert not result[0]
     held.go.set()

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from everthread.gateway.contracts import Limits
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import GatewayLimits
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamClient
 from tests.apis import CHAT_PATH
@@ -133,7 +133,7 @@ async def test_does_not_reuse_a_connection_after_a_wrong_content_length(
             yield part
 
     async with open_raw_upstream(echo) as upstream:
-        client = UpstreamClient(Limits(answer_seconds=5))
+        client = UpstreamClient(GatewayLimits(max_answer_gap_seconds=5))
         upstream_route = Upstream("only", upstream.url)
 
         async def send(body: bytes | AsyncIterator[bytes] | None, length: bytes) -> bytes:
@@ -151,7 +151,7 @@ async def test_does_not_reuse_a_connection_after_a_wrong_content_length(
 
         try:
             if isinstance(content, list):
-                with pytest.raises(Refused):
+                with pytest.raises(RequestRefused):
                     await send(pieces(content), b"9")
             else:
                 response = await send(content, b"9")

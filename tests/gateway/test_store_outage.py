@@ -8,7 +8,7 @@ from typing import Any
 
 from everthread.errors import StoreUnreachableError
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.contracts import Incoming
+from everthread.gateway.contracts import IncomingRequest
 from everthread.gateway.monitoring.store_watch import StoreWatch
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.router import Routes, Upstream
@@ -49,7 +49,7 @@ class WaitingManager(PassThroughManager):
         self._probe = probe
         self.cancelled = 0
 
-    async def prepare(self, incoming: Incoming) -> PassThroughTurn:
+    async def prepare(self, incoming: IncomingRequest) -> PassThroughTurn:
         if self._probe.state != "there":
             try:
                 await asyncio.Event().wait()
@@ -110,7 +110,7 @@ async def test_forwards_requests_unmanaged_while_the_store_is_away() -> None:
 async def test_a_store_that_answers_other_calls_is_busy() -> None:
     probe = ProbedStore()
     probe.state = "hangs"
-    busy = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
+    busy = StoreWatch(probe, seconds=0.01, get_last_answer_time=time.monotonic)
     assert not await busy.is_unresponsive()
     assert not busy.is_known_unresponsive
     assert not await busy.is_unresponsive(), (
@@ -118,18 +118,18 @@ async def test_a_store_that_answers_other_calls_is_busy() -> None:
     )
     assert probe.asked == 2
     begun = time.monotonic()
-    silent = StoreWatch(probe, seconds=0.01, answered_at=lambda: begun - 1.0)
+    silent = StoreWatch(probe, seconds=0.01, get_last_answer_time=lambda: begun - 1.0)
     assert await silent.is_unresponsive()
     assert silent.is_known_unresponsive
     probe.state = "fails"
-    refusing = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
+    refusing = StoreWatch(probe, seconds=0.01, get_last_answer_time=time.monotonic)
     assert await refusing.is_unresponsive(), "what refuses is away, whatever it said before"
 
 
 async def test_waits_for_a_busy_store() -> None:
     probe = ProbedStore()
     probe.state = "hangs"
-    watch = StoreWatch(probe, seconds=0.01, answered_at=time.monotonic)
+    watch = StoreWatch(probe, seconds=0.01, get_last_answer_time=time.monotonic)
 
     async def work() -> str:
         while probe.asked < 2:  # noqa: ASYNC110  until it was looked at twice

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.filters.charging import choose_charged_model
 from everthread.gateway.request.encoding import keep_supported_encodings
 from everthread.gateway.request.json_slices import ExcessError, slice_body
@@ -122,7 +122,7 @@ def test_commas_in_texts_do_not_count_as_values() -> None:
         }
     ).encode()
     assert not OuterFields(text).is_excessive
-    assert len(slice_body(text, "openai_chat").elements) == 1
+    assert len(slice_body(text, "openai_chat").messages) == 1
     assert OuterFields(
         b'{"a":"' + b'\\",' * 400_000
     ).is_excessive  # no JSON, and not to be looked at again and again
@@ -218,7 +218,7 @@ async def test_refuses_duplicates_only_of_fields_that_matter(body: bytes, *, fin
     if fine:
         OuterFields(body)
         return
-    with pytest.raises(Refused, match="twice"):
+    with pytest.raises(RequestRefused, match="twice"):
         OuterFields(body)
     async with raw_gateway() as (url, upstream):
         answer = await send_bytes(url, post_request(CHAT_PATH, body))

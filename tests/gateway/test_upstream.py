@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from everthread.gateway.contracts import Limits
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import GatewayLimits
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import (
     UpstreamClient,
@@ -30,10 +30,10 @@ Asked = Callable[..., Awaitable[tuple[int, list[tuple[bytes, bytes]], bytes]]]
 
 @asynccontextmanager
 async def open_client(
-    answer: WriteAnswer, limits: Limits | None = None
+    answer: WriteAnswer, limits: GatewayLimits | None = None
 ) -> AsyncIterator[tuple[Asked, RawUpstream]]:
     async with open_raw_upstream(answer) as upstream:
-        client = UpstreamClient(limits or Limits())
+        client = UpstreamClient(limits or GatewayLimits())
 
         async def ask(
             method: str = "POST", content: bytes | AsyncIterator[bytes] | None = b"{}"
@@ -207,7 +207,7 @@ async def test_closes_the_connections_of_cancelled_requests() -> None:
             await waits.wait()
         await fixed_answer(200, [], b"{}")(request, writer)
 
-    async with open_client(answer, Limits(concurrent=2)) as (ask, upstream):
+    async with open_client(answer, GatewayLimits(concurrent=2)) as (ask, upstream):
         for cancelled in (True, False):
             waits.clear()
             before = len(upstream.received)
@@ -245,8 +245,8 @@ async def test_closes_the_connections_of_cancelled_requests() -> None:
     ],
 )
 async def test_refuses_a_missing_or_invalid_answer(answer: WriteAnswer, status: int) -> None:
-    async with open_client(answer, Limits(answer_seconds=0.2)) as (ask, upstream):
-        with pytest.raises(Refused) as refused:
+    async with open_client(answer, GatewayLimits(max_answer_gap_seconds=0.2)) as (ask, upstream):
+        with pytest.raises(RequestRefused) as refused:
             await ask()
         assert refused.value.status == status
         await asyncio.wait_for(upstream.disconnected.wait(), 10)
@@ -262,7 +262,7 @@ async def test_refuses_a_missing_or_invalid_answer(answer: WriteAnswer, status: 
 async def test_an_incomplete_answer_is_an_error(*, close: bool, kind: type[Exception]) -> None:
     async with open_client(
         answer_with_bytes(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", close=close),
-        Limits(answer_seconds=0.2),
+        GatewayLimits(max_answer_gap_seconds=0.2),
     ) as (ask, upstream):
         with pytest.raises(kind):
             await ask()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from everthread.gateway.contracts import Limits
+from everthread.gateway.contracts import GatewayLimits
 from everthread.gateway.router import Upstream
 from everthread.gateway.upstream import UpstreamClient
 from tests.gateway.raw_http import (
@@ -284,7 +284,7 @@ async def test_does_not_use_a_connection_that_was_closed(
             ends.set()
 
     async with serve_tls(authority, RawUpstream(answer)) as there:
-        client = UpstreamClient(Limits())
+        client = UpstreamClient(GatewayLimits())
         upstream = Upstream("only", there.url)
 
         async def asked(method: str, path: bytes) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everthread.integrations.framework_package import check_framework
+from everthread.integrations.framework_package import guard_framework_imports
 
 MODULES = {
     "langchain": "langchain",
@@ -42,10 +42,10 @@ def test_a_version_without_the_hook_is_an_import_error(
         ImportError, match=r"langchain 0\.3\.27 is installed; .* needs 1\.1 or newer"
     ):
         importlib.import_module("everthread.integrations.langchain")
-    with check_framework("langchain", "0.3", "langchain", "nothing"):
+    with guard_framework_imports("langchain", "0.3", "langchain", "nothing"):
         pass
     with (
         pytest.raises(ImportError, match=r"langchain 0\.3\.27 has no a hook \(no name\)"),
-        check_framework("langchain", "0.3", "langchain", "a hook"),
+        guard_framework_imports("langchain", "0.3", "langchain", "a hook"),
     ):
         raise ImportError("no name")

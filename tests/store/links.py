@@ -21,7 +21,7 @@ def new_link(
         scope="",
         digest=digest,
         previous=previous,
-        skeleton=f"s{digest}",
+        loose_digest=f"s{digest}",
         thread=thread,
         message_count=length,
         last_message_id=None,

@@ -42,7 +42,7 @@ REWRITE = Rewrite(
     digest="d3",
     strength=0,
     replaced_count=3,
-    skeleton="s3",
+    loose_digest="s3",
     results="r1 r2",
     thread="A",
     replacement=b'{"role":"user"},\x00\xff',
@@ -86,14 +86,14 @@ async def store_link(store: Store, new: NewThreadLink) -> ThreadLink:
 async def match_rewrites(
     store: Store,
     digests: Sequence[str],
-    skeletons: Sequence[str],
+    loose_digests: Sequence[str],
     *,
     tenant: str = "t",
     engine: str = "e",
 ) -> tuple[list[Rewrite], list[Rewrite]]:
-    """Return the rewrites of an exact beginning, and those of a beginning with the same skeleton."""
+    """Return the rewrites of an exact beginning, and those of a beginning with the same loose digest."""
     [matches], *_ = await store.client_histories.match_rewrites(
-        tenant, [engine], digests, skeletons
+        tenant, [engine], digests, loose_digests
     )
     return matches
 
@@ -215,11 +215,11 @@ async def test_finds_the_longest_stored_beginning(store: Store) -> None:
     assert match is not None
     assert match.link.digest == "d2"
     assert match.next_digest == "d3"
-    matches = await store.client_histories.find_links_by_skeleton("t", "", ["sd1", "sd2"])
+    matches = await store.client_histories.find_links_by_loose_digest("t", "", ["sd1", "sd2"])
     assert [match.link.digest for match in matches] == ["d2", "d1"]
     for tenant, scope in (("other", ""), ("t", "scope")):
         assert await store.client_histories.find_link(tenant, scope, digests) is None
-        assert await store.client_histories.find_links_by_skeleton(tenant, scope, ["sd1"]) == []
+        assert await store.client_histories.find_links_by_loose_digest(tenant, scope, ["sd1"]) == []
 
 
 async def test_first_rewrite_of_a_beginning_stays(store: Store) -> None:
@@ -230,7 +230,7 @@ async def test_first_rewrite_of_a_beginning_stays(store: Store) -> None:
     longer = replace(
         REWRITE,
         digest="d5",
-        skeleton="s5",
+        loose_digest="s5",
         replaced_count=5,
     )
     for new in (stronger, longer):
@@ -245,8 +245,8 @@ async def test_first_rewrite_of_a_beginning_stays(store: Store) -> None:
         [stronger, REWRITE],
         [],
     )
-    skeletons = ["s1", "s3"]
-    assert await match_rewrites(store, [], skeletons) == ([], [stronger, REWRITE])
+    loose_digests = ["s1", "s3"]
+    assert await match_rewrites(store, [], loose_digests) == ([], [stronger, REWRITE])
     for other in ({"tenant": "other"}, {"engine": "other"}):
         assert await match_rewrites(store, digests, ["s3"], **other) == ([], [])
 
@@ -268,7 +268,7 @@ async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None
     rewrites: list[Rewrite] = []
     for length in range(1, 120):
         digests = [f"d{n}" for n in range(1, length + 1)]
-        skeletons = [f"s{n}" for n in range(1, length + 1)]
+        loose_digests = [f"s{n}" for n in range(1, length + 1)]
         step = chance.random()
         if step < 0.2:
             position = chance.randint(1, length)
@@ -276,7 +276,7 @@ async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None
                 REWRITE,
                 engine=chance.choice(engines),
                 digest=chance.choice([f"d{position}", "x"]),
-                skeleton=chance.choice([f"s{position}", ""]),
+                loose_digest=chance.choice([f"s{position}", ""]),
                 replaced_count=position,
                 strength=len(rewrites),
             )
@@ -288,18 +288,20 @@ async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None
             with transaction(store) as tx:
                 sql = chance.choice([delete, undo])
                 tx.run(f"{sql} WHERE strength = ?", (removed.strength,))
-        full, *_ = await store.client_histories.match_rewrites("t", engines, digests, skeletons)
+        full, *_ = await store.client_histories.match_rewrites("t", engines, digests, loose_digests)
         resumed, search, _ = await store.client_histories.match_rewrites(
-            "t", engines, digests, skeletons, search
+            "t", engines, digests, loose_digests, search
         )
         assert [(exact[:1], similar) for exact, similar in resumed] == [
             (exact[:1], similar) for exact, similar in full
         ]
         if chance.random() < 0.1:  # the client continued from an earlier message
             digests[-1] = "other"
-            full, *_ = await store.client_histories.match_rewrites("t", engines, digests, skeletons)
+            full, *_ = await store.client_histories.match_rewrites(
+                "t", engines, digests, loose_digests
+            )
             resumed, *_ = await store.client_histories.match_rewrites(
-                "t", engines, digests, skeletons, search
+                "t", engines, digests, loose_digests, search
             )
             assert resumed == full
 
@@ -413,11 +415,11 @@ async def test_links_and_rewrites_are_deleted_with_their_thread(store: Store) ->
     for tenant, thread in (("t", "A"), ("u", "B")):
         await store.client_histories.put_rewrite(replace(REWRITE, tenant=tenant, thread=thread))
     await store.delete_thread("A")
-    skeletons = ["x"] * 3
+    loose_digests = ["x"] * 3
     assert await store.client_histories.find_link("t", "", ["d1"]) is None
-    assert await match_rewrites(store, ["d3"], skeletons) == ([], [])
+    assert await match_rewrites(store, ["d3"], loose_digests) == ([], [])
     assert await store.client_histories.find_link("u", "", ["d1"]) is not None
-    exact, _ = await match_rewrites(store, ["d3"], skeletons, tenant="u")
+    exact, _ = await match_rewrites(store, ["d3"], loose_digests, tenant="u")
     assert len(exact) == 1
 
 
@@ -521,7 +523,7 @@ def client_link(
         scope="",
         digest=digest,
         previous=previous,
-        skeleton="",
+        loose_digest="",
         thread=thread,
         message_count=len(bodies),
         last_message_id=None,

@@ -14,7 +14,7 @@ from everthread.store.search.neighbours import find_neighbours
 from everthread.store.search.recall_passages import recall_passages
 from everthread.store.search.text_search import search_texts
 from everthread.store.search_records import RecallQuery, SearchQuery
-from everthread.store.sql.client_links import find_link, find_links_by_skeleton
+from everthread.store.sql.client_links import find_link, find_links_by_loose_digest
 from everthread.store.sql.client_rewrites import match_rewrites
 from everthread.store.store import Store
 from tests.store.conftest import close_sound, open_at
@@ -218,9 +218,9 @@ async def test_a_server_that_has_counted_no_rows_reads_those_of_one_point(
     with transaction(store) as tx:
         counting: Any = CountsRows(tx)
         assert find_link(counting, "t", "s", ["d7", "d8"]) is not None
-        assert find_links_by_skeleton(counting, "t", "s", ["k7", "k8"])
-        skeletons = [f"k{length}" for length in range(1, 9)]
-        [(exact, _)], _ = match_rewrites(counting, "t", ["e"], ["d7", "d8"], skeletons)
+        assert find_links_by_loose_digest(counting, "t", "s", ["k7", "k8"])
+        loose_digests = [f"k{length}" for length in range(1, 9)]
+        [(exact, _)], _ = match_rewrites(counting, "t", ["e"], ["d7", "d8"], loose_digests)
         assert exact
         [(_, similar)], _ = match_rewrites(counting, "t", ["e"], [], ["k7", "k8"])
         assert similar

@@ -27,7 +27,7 @@ def test_a_link_stored_after_its_successor_is_not_the_last_one() -> None:
     history = history_of("one", "two", "three")
     start = history.first_messages(1)
     first = ThreadMatch(FAMILY, "thread")
-    second = first.match_after(start)
+    second = first.advance_to(start)
     cache = LinkCache()
     cache.remember(first.make_link(start), start)
     cache.remember(second.make_link(history), history)
@@ -40,7 +40,7 @@ def test_updates_an_earlier_link_with_its_stored_form() -> None:
     history = history_of("one", "two")
     start = history.first_messages(1)
     first = ThreadMatch(FAMILY, "thread")
-    second = first.match_after(start)
+    second = first.advance_to(start)
     cache = LinkCache()
     cache.remember(first.make_link(start), start)
     assert not cache.update_earlier_link(first.make_link(start), history.digest(2)), "it is an end"

@@ -31,7 +31,7 @@ from everthread.core.tokens.budget import (
     SETTING_RANGES,
 )
 from everthread.gateway.api import HEARTBEAT_INTERVAL_SECONDS, QueueOptions
-from everthread.gateway.contracts import Auth, Limits, Mode
+from everthread.gateway.contracts import Auth, GatewayLimits, Mode
 from everthread.thread.options import MAX_RECALL_TOKENS, MIN_CLOSENESS, TOOLS_SHARE, RecallScope
 
 
@@ -362,50 +362,51 @@ class UpstreamOptions(ConfigSection):
     mode: GatewayMode | None = Field(None, description="Instead of `gateway.mode`.")
 
 
-class GatewayLimits(ConfigSection):
+class GatewayLimitOptions(ConfigSection):
     """Limits for one client of the gateway."""
 
     body_bytes: Annotated[int, Field(ge=1_000)] = Field(
-        Limits.body_bytes,
+        GatewayLimits.body_bytes,
         description="Largest request body, as it comes and once decoded.",
     )
     header_bytes: Annotated[int, Field(ge=1_000)] = Field(
-        Limits.header_bytes, description="Largest headers of a request, in all."
+        GatewayLimits.header_bytes, description="Largest headers of a request, in all."
     )
     concurrent: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        Limits.concurrent,
+        GatewayLimits.concurrent,
         description="Requests answered at the same time; further ones get a 503 and a time to retry.",
     )
     header_seconds: Seconds = Field(
-        Limits.header_seconds, description="Until a request's headers are complete."
+        GatewayLimits.header_seconds, description="Until a request's headers are complete."
     )
     body_seconds: Seconds = Field(
-        Limits.body_seconds, description="Until a request's body is complete."
+        GatewayLimits.body_seconds, description="Until a request's body is complete."
     )
     connect_seconds: Seconds = Field(
-        Limits.connect_seconds, description="Until an upstream takes the connection."
+        GatewayLimits.connect_seconds, description="Until an upstream takes the connection."
     )
     answer_seconds: Seconds = Field(
-        Limits.answer_seconds, description="Between two pieces of an upstream's answer."
+        GatewayLimits.max_answer_gap_seconds,
+        description="Between two pieces of an upstream's answer.",
     )
     write_seconds: Seconds = Field(
-        Limits.write_seconds,
+        GatewayLimits.write_seconds,
         description="Until a client has read a piece of its answer.",
     )
     manage_seconds: Seconds = Field(
-        Limits.manage_seconds,
+        GatewayLimits.manage_seconds,
         description="For a rewrite with its summary; after that the original is forwarded.",
     )
     hold_seconds: Seconds = Field(
-        Limits.hold_seconds,
+        GatewayLimits.hold_seconds,
         description="How long the first events of a nearly full request's stream are held.",
     )
     keepalive_seconds: Seconds = Field(
-        Limits.keepalive_seconds,
+        GatewayLimits.keepalive_seconds,
         description="Between two comments to a client that waits for a stream.",
     )
     silence_seconds: Seconds = Field(
-        Limits.silence_seconds,
+        GatewayLimits.silence_seconds,
         description="How long a compaction may keep a client of a stream waiting without a comment.",
     )
 
@@ -522,7 +523,7 @@ class GatewayOptions(ConfigSection):
         description="The providers, the default first, each with `name`, `url` and, if wanted, `models`, `protocol`, "
         "`api_key_env`, `mode`. Empty: OpenAI, Anthropic and Google.",
     )
-    limits: GatewayLimits = GatewayLimits()
+    limits: GatewayLimitOptions = GatewayLimitOptions()
     native: NativeApiOptions = NativeApiOptions()
     dashboard: DashboardOptions = DashboardOptions()
 

@@ -65,12 +65,10 @@ class ConversationPrompt:
     def learnt_usage(self) -> LearntUsage:
         return self._state.learnt_usage
 
-    @property
-    def size(self) -> PromptSize:
+    def measure_size(self) -> PromptSize:
         return self._state.size
 
-    @property
-    def prices(self) -> CallPrices:
+    def make_prices(self) -> CallPrices:
         return self._state.model.prices
 
     def emit(self, event: events.Event) -> None:

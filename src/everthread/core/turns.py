@@ -51,11 +51,6 @@ class ToolCallGroup:
     result_indexes: tuple[int, ...]
     unanswered_ids: tuple[str, ...]
 
-    @property
-    def end(self) -> int:
-        """One past the last message of the group."""
-        return max((self.assistant_index, *self.result_indexes)) + 1
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -78,7 +78,7 @@ def make_store_watch(store: Store) -> StoreWatch | None:
         return None
     return StoreWatch(
         lambda: store.state.get_state("gateway", "watch"),
-        answered_at=lambda: store.answered_at,
+        get_last_answer_time=lambda: store.answered_at,
     )
 
 

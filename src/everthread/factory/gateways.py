@@ -37,7 +37,7 @@ from everthread.gateway.access.authentication import (
 from everthread.gateway.api.compact import PATH, CompactApp
 from everthread.gateway.api.threads_api import ThreadsApi
 from everthread.gateway.app import GatewayApp
-from everthread.gateway.contracts import Auth, Limits
+from everthread.gateway.contracts import Auth, GatewayLimits
 from everthread.gateway.dashboard.page_routes import Dashboard
 from everthread.gateway.dashboard.trial_page import RunTrial
 from everthread.gateway.features import Feature
@@ -103,13 +103,15 @@ async def open_gateway(
         authenticator = authenticator or await _open_authenticator(
             options.auth, store, options.host, stack
         )
+        limits = options.limits.model_dump()
+        limits["max_answer_gap_seconds"] = limits.pop("answer_seconds")
         parts = _GatewayParts(
             settings,
             store,
             upstreams,
             stack=stack,
             worker_count=worker.worker_count if worker else 1,
-            limits=Limits(**options.limits.model_dump()),
+            limits=GatewayLimits(**limits),
             sites=SitePolicy(
                 options.allowed_origins,
                 (options.host, *options.allowed_hosts),
@@ -228,7 +230,7 @@ class _GatewayParts:
     stack: AsyncExitStack
     worker_count: int
     """The number of processes that share the port and the store."""
-    limits: Limits
+    limits: GatewayLimits
     sites: SitePolicy
     store_watch: StoreWatch | None
 
@@ -374,4 +376,4 @@ def _make_telemetry() -> TelemetryFeature | None:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         return None
-    return TelemetryFeature.from_process()
+    return TelemetryFeature.from_global_providers()

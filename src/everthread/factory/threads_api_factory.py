@@ -21,7 +21,7 @@ from everthread.gateway.api.agent_pool import OpenAgent
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.routes import PreviewThread
 from everthread.gateway.api.threads_api import ThreadsApi
-from everthread.gateway.contracts import Limits
+from everthread.gateway.contracts import GatewayLimits
 from everthread.store.records import NewSession
 from everthread.store.store import Store
 from everthread.thread.events import Listener
@@ -29,7 +29,7 @@ from everthread.thread.used_window import load_caller_window
 
 
 def make_threads_api(
-    config: Config, store: Store, limits: Limits, *, has_no_keys: bool
+    config: Config, store: Store, limits: GatewayLimits, *, has_no_keys: bool
 ) -> ThreadsApi:
     """Build the threads API. `has_no_keys`: whether clients have no key, so that the configuration decides on tools."""
     native = config.gateway.native

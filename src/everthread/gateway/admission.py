@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 
 
 class Admission:
@@ -55,7 +55,7 @@ class Admission:
 class Reservation:
     """A number of requests or bytes that is reserved within a `with`, whose value is a function to reserve more.
 
-    Raise `Refused` if the limit is reached.
+    Raise `RequestRefused` if the limit is reached.
     """
 
     admission: Admission
@@ -75,5 +75,7 @@ class Reservation:
         self.admission.release(self.group, self.count)
 
 
-def _make_busy_error(message: str) -> Refused:
-    return Refused(429, "rate_limit_exceeded", f"{message}; try again in a second.", retry_after=1)
+def _make_busy_error(message: str) -> RequestRefused:
+    return RequestRefused(
+        429, "rate_limit_exceeded", f"{message}; try again in a second.", retry_after=1
+    )

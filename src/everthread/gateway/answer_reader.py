@@ -11,7 +11,7 @@ from everthread.core.caching.provider_diagnosis import with_diagnosis
 from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
 from everthread.core.types import Api, ModelReply, StreamDelta
 from everthread.errors import WireError
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.encoding import DECODING_ERRORS, Decoder, make_decoder
 from everthread.wire.codecs import CODECS
 from everthread.wire.sse import SseParser
@@ -53,7 +53,7 @@ class AnswerReader:
                 self._pieces.append(data)
                 return []
             return self._read_deltas(data)
-        except (WireError, Refused, *DECODING_ERRORS) as error:
+        except (WireError, RequestRefused, *DECODING_ERRORS) as error:
             self._give_up(error)
             return []
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from everthread.core.types import StreamDelta
 from everthread.gateway.answer_reader import AnswerReader
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.header_selection import (
     Headers,
     ResponseHeaders,
@@ -64,7 +64,7 @@ class Answer:
         encoding = self.headers.get("content-encoding", "")
         try:
             return decode_body(raw, encoding, MAX_ERROR_BYTES)
-        except Refused:
+        except RequestRefused:
             return None
 
 
@@ -103,7 +103,7 @@ class AnswerBody:
         """Buffer a stream until its first content or for at most `seconds`; return the error if it begins with one."""
         deadline = asyncio.get_running_loop().time() + seconds
         while True:
-            self._next = asyncio.ensure_future(_next_piece(self._source))
+            self._next = asyncio.ensure_future(_read_next_piece(self._source))
             remaining = deadline - asyncio.get_running_loop().time()
             finished_tasks, _ = await asyncio.wait({self._next}, timeout=max(0.0, remaining))
             if not finished_tasks:
@@ -142,5 +142,5 @@ async def _yield_once(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-async def _next_piece(source: AsyncIterator[bytes]) -> bytes | None:
+async def _read_next_piece(source: AsyncIterator[bytes]) -> bytes | None:
     return await anext(source, None)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from everthread.errors import InputError
@@ -15,9 +17,9 @@ from everthread.gateway.access.authentication import Authenticator, Caller
 from everthread.gateway.api.http import make_error_response
 from everthread.gateway.callers import CallerFinder
 from everthread.gateway.dashboard.page_routes import Dashboard, is_page
-from everthread.gateway.error_answers import Refused
-from everthread.gateway.monitoring.health import FindProblem, Health
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.monitoring.log_lines import add_request_id
+from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.monitoring.store_watch import MAX_STORE_WAIT_SECONDS, StoreWatch
 from everthread.gateway.proxy import Proxy
 from everthread.gateway.request.client_connection import ClientGone, limit_send_time
@@ -32,7 +34,7 @@ from everthread.gateway.site_policy import (
     add_cors,
     is_loopback,
     is_preflight,
-    preflight_headers,
+    make_preflight_headers,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class RoutePolicy:
 
     app: ASGIApp
     find_caller: Callable[[RequestHead], Awaitable[Caller]]
-    """Raise `Refused` for a caller who may not use this path."""
+    """Raise `RequestRefused` for a caller who may not use this path."""
     checks_site: bool = True
     """Whether to check `Origin` and `Host`; False if the app checks them itself."""
     checks_host: bool = True
@@ -55,6 +57,47 @@ class RoutePolicy:
     """Whether its answers show threads, so that delayed records are made first."""
     is_threads_api: bool = False
     """Whether this is the threads API, whose requests are counted here and whose errors have their own form."""
+
+
+FindProblem = Callable[[], Awaitable[str | None]]
+"""Return why the gateway cannot serve now; None if it can."""
+
+
+class Health:
+    """Answer `/healthz`, `/readyz` and `/metrics`: whether the gateway is alive and ready, and its metrics."""
+
+    def __init__(self, metrics: Metrics, find_problem: FindProblem | None) -> None:
+        self._metrics = metrics
+        self._find_own_problem = find_problem
+        self.is_ending = False
+        """Whether the gateway is shutting down, so that it is no longer ready."""
+
+    async def answer_alive(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _make_health_answer(None)(scope, receive, send)
+
+    async def answer_ready(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _make_health_answer(await self._find_problem())(scope, receive, send)
+
+    async def show_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = Response(
+            self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+        await answer(scope, receive, send)
+
+    async def _find_problem(self) -> str | None:
+        if self.is_ending:
+            return "the gateway is shutting down"
+        return await self._find_own_problem() if self._find_own_problem else None
+
+
+def _make_health_answer(problem: str | None) -> Response:
+    if problem is None:
+        return Response(json.dumps({"status": "ok"}), media_type="application/json")
+    return Response(
+        json.dumps({"status": "unavailable", "reason": problem}),
+        503,
+        media_type="application/json",
+    )
 
 
 class GatewayApp:
@@ -90,8 +133,8 @@ class GatewayApp:
         self._site_policy = site_policy or SitePolicy(has_keys=callers.has_keys)
         self._store_watch = store_watch
         self._route_by_path = {
-            "/healthz": RoutePolicy(health.answer_alive, callers.admit_anybody, checks_host=False),
-            "/readyz": RoutePolicy(health.answer_ready, callers.admit_anybody, checks_host=False),
+            "/healthz": RoutePolicy(health.answer_alive, callers.admit_anyone, checks_host=False),
+            "/readyz": RoutePolicy(health.answer_ready, callers.admit_anyone, checks_host=False),
             "/metrics": RoutePolicy(health.show_metrics, callers.authenticate),
         }
         for path, app in (mounted_apps or {}).items():
@@ -102,7 +145,7 @@ class GatewayApp:
         self._dashboard_route: RoutePolicy | None = None
         if pages is not None:  # a link to a page may be followed from anywhere
             self._dashboard_route = RoutePolicy(
-                pages, callers.admit_anybody, checks_site=False, shows_threads=True
+                pages, callers.admit_anyone, checks_site=False, shows_threads=True
             )
         self._threads_route: RoutePolicy | None = None
         if threads_api is not None:
@@ -141,7 +184,7 @@ class GatewayApp:
         try:
             head = RequestHead.read(scope, Caller(), max_bytes=self.proxy.limits.header_bytes)
             self._check_path(head)
-        except Refused as refused:
+        except RequestRefused as refused:
             scope = {**scope, "state": {"head": RequestHead.read_unchecked(scope, Caller())}}
             await self._refuse(self._proxy_route, scope, receive, send=send, refused=refused)
             return
@@ -152,7 +195,7 @@ class GatewayApp:
         try:
             if route.checks_site:
                 origin = self._site_policy.check(scope["headers"], checks_host=route.checks_host)
-        except Refused as refused:
+        except RequestRefused as refused:
             await self._refuse(route, scope, receive, send=send, refused=refused)
             return
         if origin is not None:
@@ -162,7 +205,7 @@ class GatewayApp:
                 {
                     "type": "http.response.start",
                     "status": 204,
-                    "headers": preflight_headers(scope),
+                    "headers": make_preflight_headers(scope),
                 }
             )
             await send({"type": "http.response.body"})
@@ -185,14 +228,14 @@ class GatewayApp:
         return self._route_by_path.get(path, self._proxy_route)
 
     def _check_path(self, head: RequestHead) -> None:
-        """Raise `Refused` if an upstream that decodes the path differently would understand another path."""
+        """Raise `RequestRefused` if an upstream that decodes the path differently would understand another path."""
         if b"%" not in head.raw_path:
             return
         if self._interpret_path(head.method, head.literal_path) != self._interpret_path(
             head.method, head.path
         ):
             message = "The path means something else each time it is decoded; send it without percent-encoding."
-            raise Refused(400, "ambiguous_path", message)
+            raise RequestRefused(400, "ambiguous_path", message)
 
     def _interpret_path(self, method: str, path: str) -> tuple[object, ...]:
         """Return all decisions that depend on a path, to compare two spellings of the path."""
@@ -211,7 +254,7 @@ class GatewayApp:
         head: RequestHead = scope["state"]["head"]
         try:
             caller = await route.find_caller(head)
-        except Refused as refused:
+        except RequestRefused as refused:
             await self._refuse(route, scope, receive, send=send, refused=refused)
             return
         scope["state"] |= {"head": replace(head, caller=caller), "caller": caller}
@@ -236,7 +279,7 @@ class GatewayApp:
             has_begun = True
             await send(message)
 
-        refusal = Refused(
+        refusal = RequestRefused(
             503,
             "store_unavailable",
             "The store does not answer; try again in a second.",
@@ -269,7 +312,13 @@ class GatewayApp:
         return send_and_count
 
     async def _refuse(
-        self, route: RoutePolicy, scope: Scope, receive: Receive, *, send: Send, refused: Refused
+        self,
+        route: RoutePolicy,
+        scope: Scope,
+        receive: Receive,
+        *,
+        send: Send,
+        refused: RequestRefused,
     ) -> None:
         """Refuse a request in the form of the app that would have answered."""
         seconds = self.proxy.limits.write_seconds

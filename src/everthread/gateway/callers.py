@@ -7,12 +7,12 @@ from everthread.gateway.access.authentication import (
     Caller,
     OpenAuthenticator,
 )
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.request_head import RequestHead
 
 
 class CallerFinder:
-    """Authenticate the callers of each kind of path. Each method raises `Refused` for a caller who may not use it."""
+    """Authenticate the callers of each kind of path. Raise `RequestRefused` for a caller who may not use it."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class CallerFinder:
         self._authenticator: Authenticator = authenticator or OpenAuthenticator()
         self._forwarded_authenticator = None if self.has_keys else forwarded_authenticator
 
-    async def admit_anybody(self, head: RequestHead) -> Caller:
+    async def admit_anyone(self, head: RequestHead) -> Caller:
         """Accept every caller, also an unknown one."""
         return head.caller
 
@@ -38,7 +38,7 @@ class CallerFinder:
         """Accept a caller of the threads API."""
         caller = await self.authenticate(head)
         if self.has_keys and "threads" not in caller.scopes:
-            raise Refused(
+            raise RequestRefused(
                 403,
                 "missing_scope",
                 "Conversations need a key with the scope `threads`.",
@@ -53,7 +53,7 @@ class CallerFinder:
             and not caller.is_passthrough
             and "threads" not in caller.scopes
         ):
-            raise Refused(
+            raise RequestRefused(
                 403,
                 "missing_scope",
                 "Reading conversations needs a key with the scope `threads`.",
@@ -65,7 +65,7 @@ class CallerFinder:
         """Accept a caller of the providers' endpoints."""
         caller = await self.authenticate(head)
         if caller.key_id is not None and "proxy" not in caller.scopes:
-            raise Refused(
+            raise RequestRefused(
                 403,
                 "missing_scope",
                 "This key may not use the proxy; it lacks the scope `proxy`.",

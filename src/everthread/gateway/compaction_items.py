@@ -89,17 +89,17 @@ def expand_items(body: bytes, key: bytes) -> ExpandedBody | None:
     earlier_fingerprints: Counter[str] = Counter()
     end = 0
     last_item: tuple[str, int] | None = None
-    for element in slice_body(body, "openai_responses").elements:
-        wire_messages = read_item(element.value, key)
+    for message in slice_body(body, "openai_responses").messages:
+        wire_messages = read_item(message.value, key)
         if wire_messages is None:
-            earlier_fingerprints[_fingerprint(element.value)] += 1
+            earlier_fingerprints[_compute_fingerprint(message.value)] += 1
             end += 1
             continue
-        new_messages = _without_repeated(wire_messages, earlier_fingerprints)
+        new_messages = _drop_repeated(wire_messages, earlier_fingerprints)
         text = ",".join(map(encode_value, new_messages))
-        edits.append(BodyEdit(element.start, element.end, text))
+        edits.append(BodyEdit(message.start, message.end, text))
         end += len(new_messages)
-        last_item = read_item_key(element.value), end
+        last_item = read_item_key(message.value), end
     if last_item is None:
         return None
     return ExpandedBody(splice(body, edits), *last_item)
@@ -110,14 +110,12 @@ def read_item_key(item: Mapping[str, Any]) -> str:
     return str(item["encrypted_content"]).removeprefix(_PREFIX).partition(".")[0]
 
 
-def _without_repeated(
-    wire_messages: Sequence[Any], earlier_fingerprints: Counter[str]
-) -> list[Any]:
+def _drop_repeated(wire_messages: Sequence[Any], earlier_fingerprints: Counter[str]) -> list[Any]:
     """Return the messages of an item that the client has not sent before it, and at least the last one."""
     counts = Counter(earlier_fingerprints)
     new_messages = []
     for value in wire_messages:
-        fingerprint = _fingerprint(value)
+        fingerprint = _compute_fingerprint(value)
         if counts[fingerprint]:
             counts[fingerprint] -= 1
         else:
@@ -125,7 +123,7 @@ def _without_repeated(
     return new_messages or list(wire_messages[-1:])
 
 
-def _fingerprint(value: Any) -> str:
+def _compute_fingerprint(value: Any) -> str:
     return identify_message("openai_responses", value).fingerprint
 
 
@@ -133,8 +131,8 @@ def asks_for_compaction(body: bytes) -> bool:
     """Return whether a request ends with the item that asks for a compaction."""
     if COMPACTION_TRIGGER.encode() not in body:
         return False
-    elements = slice_body(body, "openai_responses").elements
-    return bool(elements) and kind_of(elements[-1].value) == COMPACTION_TRIGGER
+    messages = slice_body(body, "openai_responses").messages
+    return bool(messages) and kind_of(messages[-1].value) == COMPACTION_TRIGGER
 
 
 def is_compaction_unsupported(status: int, body: bytes) -> bool:

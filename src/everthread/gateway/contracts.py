@@ -11,7 +11,9 @@ from everthread.core.types import Api, ModelReply
 from everthread.thread.caller.caller_request import LeadingCompaction, Outcome
 
 if TYPE_CHECKING:
-    from everthread.gateway.request.request_reader import LocatedBody, RequestReader
+    from everthread.gateway.request.body_reading import RequestBody
+    from everthread.gateway.request.request_head import RequestHead
+    from everthread.gateway.request.request_reader import RequestReader
 
 THREAD_HEADER = "x-everthread-thread"
 COMPACTIONS_HEADER = "x-everthread-compactions"
@@ -31,7 +33,7 @@ Auth = Literal["keys", "passthrough", "none"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class GatewayLimits:
     """Limits of the gateway; the defaults are those of the configuration.
 
     Bytes are counted as received and again after decoding. Seconds limit a single wait, not a whole answer.
@@ -45,8 +47,8 @@ class Limits:
     body_seconds: float = 120.0
     """Time for a request's body to arrive."""
     connect_seconds: float = 10.0
-    answer_seconds: float = 600.0
-    """Time between two pieces of an upstream's answer."""
+    max_answer_gap_seconds: float = 600.0
+    """Maximum time between two pieces of an upstream's answer."""
     write_seconds: float = 60.0
     """Time for a client to read one piece of an answer."""
     manage_seconds: float = 180.0
@@ -63,11 +65,11 @@ class Account(Protocol):
     """The remaining allowance of a client, for the whole day and all processes."""
 
     def admit(self) -> None:
-        """Count a request. Raise `Refused` if a limit is reached."""
+        """Count a request. Raise `RequestRefused` if a limit is reached."""
         ...
 
     def authorize(self, usage: CanonicalUsage, model: str) -> None:
-        """Raise `Refused` if a call with this usage would exceed a limit. Count nothing."""
+        """Raise `RequestRefused` if a call with this usage would exceed a limit. Count nothing."""
         ...
 
     def spend(self, usage: CanonicalUsage, model: str) -> None:
@@ -76,31 +78,19 @@ class Account(Protocol):
 
 
 Authorize = Callable[[CanonicalUsage, str], Awaitable[None]]
-"""Raises `Refused` unless a client may spend this usage on the operator's own key (`Caller.authorize`)."""
+"""Raises `RequestRefused` unless a client may spend this usage on the operator's own key (`Caller.authorize`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class IncomingRequest:
     """One request of a client in a provider's protocol."""
 
+    head: RequestHead
+    body: RequestBody
     api: Api
-    path: str
-    headers: Mapping[str, str]
-    """With lower-case names."""
-    raw: bytes
-    """The received body, still encoded."""
-    body: bytes
-    """The decoded body."""
-    tenant: str
     upstream_url: str
     """The address of the upstream that the request is for."""
     mode: Mode = "managed"
-    account: Account | None = field(default=None, compare=False)
-    """The account that is charged for this request."""
-    authorize: Authorize | None = field(default=None, compare=False, repr=False)
-    """Called before the operator's own key is used for this request; None if the operator is the only user."""
-    located_body: LocatedBody | None = field(default=None, compare=False, repr=False)
-    """The positions of the body's fields and messages, if they are located already."""
     leading_compaction: LeadingCompaction | None = None
     """The compaction that replaces earlier messages, if the request contains a compaction item made by a gateway."""
 
@@ -151,7 +141,7 @@ class RequestHandler(Protocol):
         """
         ...
 
-    async def response_headers(self) -> Mapping[str, str]:
+    async def make_response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client."""
         ...
 
@@ -168,10 +158,10 @@ class RequestManager(Protocol):
         """Reads the bodies of requests; None if only their outer fields are read."""
         ...
 
-    def forward_first(self, incoming: Incoming) -> RequestHandler | None:
+    def forward_first(self, incoming: IncomingRequest) -> RequestHandler | None:
         """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
         ...
 
-    async def prepare(self, incoming: Incoming) -> RequestHandler | None:
+    async def prepare(self, incoming: IncomingRequest) -> RequestHandler | None:
         """Read a request, find its thread and decide which request to send; None if it is not managed."""
         ...

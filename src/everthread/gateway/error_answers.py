@@ -33,8 +33,8 @@ _OPENAI_ERROR_TYPES = {
 }
 
 
-class Refused(Exception):  # noqa: N818  it is an answer, not a failure
-    """The gateway refuses a request, with an HTTP status, a short code and a message for a person."""
+class RequestRefused(Exception):  # noqa: N818  it is an answer, not a failure
+    """Raised to refuse a request; has an HTTP status, a short code and a message for a person."""
 
     def __init__(
         self, status: int, code: str, message: str, *, retry_after: float | None = None
@@ -46,7 +46,7 @@ class Refused(Exception):  # noqa: N818  it is an answer, not a failure
         self.retry_after = retry_after
 
 
-def make_error_body(api: Api, refused: Refused) -> bytes:
+def make_error_body(api: Api, refused: RequestRefused) -> bytes:
     status = refused.status
     body: dict[str, Any]
     if api == "gemini":
@@ -81,7 +81,9 @@ def make_error_event(api: Api, status: int, body: bytes) -> bytes:
     error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):
         message = f"The upstream answered with the status {status} instead of a stream."
-        payload = json.loads(make_error_body(api, Refused(status, "upstream_error", message)))
+        payload = json.loads(
+            make_error_body(api, RequestRefused(status, "upstream_error", message))
+        )
         error = payload["error"]
     if api == "anthropic":
         return b"event: error\ndata: " + json.dumps({"type": "error", **payload}).encode() + b"\n\n"
@@ -92,7 +94,7 @@ def make_error_event(api: Api, status: int, body: bytes) -> bytes:
     return b"event: error\ndata: " + json.dumps(event).encode() + b"\n\n"
 
 
-def make_error_headers(refused: Refused, body: bytes) -> list[tuple[bytes, bytes]]:
+def make_error_headers(refused: RequestRefused, body: bytes) -> list[tuple[bytes, bytes]]:
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from everthread.core.types import Api
 from everthread.gateway.answers import Answer, make_answer
-from everthread.gateway.contracts import Incoming, Limits
+from everthread.gateway.contracts import GatewayLimits, IncomingRequest
 from everthread.gateway.error_answers import make_error_event
 from everthread.gateway.fail_open import FailOpen
 from everthread.gateway.features import Feature, Filter
@@ -24,7 +24,6 @@ from everthread.gateway.monitoring.log_lines import read_error_reason
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.gateway.request.body_limits import Upload
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES, run_in_thread_if_large
-from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.request.request_head import RequestHead
 from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.router import Upstream, find_provider
@@ -73,7 +72,7 @@ class ProxyServices:
     client: UpstreamClient
     fail_open: FailOpen
     metrics: Metrics
-    limits: Limits
+    limits: GatewayLimits
     features: Sequence[Feature]
     pending_work: PendingWork
 
@@ -109,10 +108,8 @@ class Exchange:
     `run` passes both on unmanaged. A `ManagedExchange` has a `run` of its own, made of the same steps.
     """
 
-    incoming: Incoming | None
+    incoming: IncomingRequest | None
     """The request in the form for the manager and features; None if none of them needs to read it."""
-    outer: OuterFields | None
-    """The fields of a managed request."""
 
     def __init__(
         self,
@@ -120,19 +117,17 @@ class Exchange:
         request: ExchangeRequest,
         writer: ResponseWriter,
         *,
-        incoming: Incoming | None = None,
-        outer: OuterFields | None = None,
+        incoming: IncomingRequest | None = None,
     ) -> None:
         self.services = services
         self.request = request
         self.writer = writer
         self.incoming = incoming
-        self.outer = outer
         self.status = 0
         """The status of the upstream's last response; 0 if there is none yet."""
         self.filters: list[Filter] = []
         # Not a method: the cycle would keep the bodies in memory for longer.
-        accepts_comments = functools.partial(_accepts_comments, request.head, outer)
+        accepts_comments = functools.partial(_accepts_comments, request.head, incoming)
         self.keep_alive = StreamKeepAlive(
             writer, services.limits, services.metrics, accepts_comments
         )
@@ -154,9 +149,13 @@ class Exchange:
 
     def begin_filters(self) -> None:
         for feature in self.services.features:
-            new_filter = feature.make_filter(self)
+            new_filter = self.make_filter(feature)
             if new_filter is not None:
                 self.filters.append(new_filter)
+
+    def make_filter(self, feature: Feature) -> Filter | None:
+        """Return a feature's filter for this exchange; None if the exchange does not concern the feature."""
+        return feature.make_filter(self)
 
     def _make_request(self) -> UpstreamRequest:
         """Return the client's own request."""
@@ -240,21 +239,19 @@ class Exchange:
     async def _start_response(self, answer: Answer) -> bool:
         """Send the status and headers of an answer. Return False if the answer is complete after that.
 
-        If the stream was started early to keep it alive, send the headers as comments, and an error as an event.
+        If the stream was started early to keep it alive, send only an error, as an event.
         """
-        has_started = self.keep_alive.has_started
-        if has_started and not (answer.is_stream and answer.status < 300):
+        if self.keep_alive.has_started:
+            if answer.is_stream and answer.status < 300:
+                return True
             error = await answer.read_error() or b""
             await self.end_with_error(answer.status, error)
             return False
         own_headers = answer.own_headers
         if own_headers is None:
             own_headers = await self.make_own_headers()
-        if has_started:
-            await self.writer.send_late_headers(own_headers)
-        else:
-            await self.writer.start(answer.status, answer.client_headers, own_headers)
-            self.keep_alive.has_started = answer.is_stream
+        await self.writer.start(answer.status, answer.client_headers, own_headers)
+        self.keep_alive.has_started = answer.is_stream
         return True
 
     async def make_own_headers(self) -> Mapping[str, str]:
@@ -289,6 +286,8 @@ class Exchange:
         self.services.metrics.count("upstream_errors", upstream=name, status=status)
 
 
-def _accepts_comments(head: RequestHead, outer: OuterFields | None) -> bool:
+def _accepts_comments(head: RequestHead, incoming: IncomingRequest | None) -> bool:
     """Return whether the client asked for a stream and ignores its comments; Google's SDK reads them as data."""
-    return outer is not None and outer.wants_stream and head.conversation_api != "gemini"
+    if incoming is None or head.conversation_api in (None, "gemini"):
+        return False
+    return incoming.body.outer.wants_stream

@@ -11,7 +11,7 @@ from everthread.core.secrets.redaction import redact
 from everthread.errors import WireError
 from everthread.gateway.contracts import (
     CREDENTIAL_HEADERS,
-    Incoming,
+    IncomingRequest,
     RequestHandler,
     RequestManager,
 )
@@ -47,7 +47,7 @@ class FailOpen:
         self._warned: set[str] = set()
         """Kinds of unmanaged requests for which a warning was logged."""
 
-    def forward_first(self, incoming: Incoming) -> RequestHandler | None:
+    def forward_first(self, incoming: IncomingRequest) -> RequestHandler | None:
         """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
         try:
             return self._manager.forward_first(incoming)
@@ -55,7 +55,7 @@ class FailOpen:
             self._report("forward", incoming, error)
             return None
 
-    async def prepare(self, incoming: Incoming) -> tuple[RequestHandler | None, str]:
+    async def prepare(self, incoming: IncomingRequest) -> tuple[RequestHandler | None, str]:
         """Return the handler of a request; None if it is forwarded unmanaged, and the reason to give the client."""
         result = await self.attempt("prepare", incoming, self._prepare(incoming))
         if result is None:
@@ -65,7 +65,7 @@ class FailOpen:
             return None, ""
         return result
 
-    async def _prepare(self, incoming: Incoming) -> tuple[RequestHandler | None, str]:
+    async def _prepare(self, incoming: IncomingRequest) -> tuple[RequestHandler | None, str]:
         """Let the manager prepare a handler. Forward an unreadable request, which the upstream may accept or refuse."""
         try:
             return await self._manager.prepare(incoming), ""
@@ -89,7 +89,7 @@ class FailOpen:
     async def attempt(
         self,
         step: str,
-        incoming: Incoming,
+        incoming: IncomingRequest,
         work: Coroutine[Any, Any, T],
         *,
         is_awaited: bool = True,
@@ -110,10 +110,10 @@ class FailOpen:
             self._report(step, incoming, error)
             return None
 
-    def _report(self, step: str, incoming: Incoming, error: Exception) -> None:
+    def _report(self, step: str, incoming: IncomingRequest, error: Exception) -> None:
         self._metrics.count("failed_open", step=step)
         if self.failures is not None:
-            self.failures.record(FORWARDED, tenant=incoming.tenant)
+            self.failures.record(FORWARDED, tenant=incoming.head.caller.tenant)
         text = _redact_credentials(str(error), incoming)
         _LOG.error(
             "%s failed, the original request is forwarded: %s: %s",
@@ -123,10 +123,10 @@ class FailOpen:
         )
 
 
-def _redact_credentials(text: str, incoming: Incoming) -> str:
+def _redact_credentials(text: str, incoming: IncomingRequest) -> str:
     """Return an error's text for the log, without the client's own credential."""
     for name in CREDENTIAL_HEADERS:
-        for secret in incoming.headers.get(name, "").split():
+        for secret in incoming.head.headers.get(name, "").split():
             if len(secret) >= MIN_SECRET_CHARS:
                 text = text.replace(secret, "[REDACTED]")
     return redact(text)[:MAX_LOGGED_CHARS]

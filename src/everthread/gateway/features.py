@@ -8,12 +8,12 @@ last, and an answer from last to first.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from everthread.gateway.answers import Answer
     from everthread.gateway.exchange import Exchange, UpstreamRequest
+    from everthread.gateway.managed_exchange import ManagedExchange
     from everthread.thread.caller.caller_request import Outcome
 
 
@@ -36,27 +36,31 @@ class Filter:
         return answer
 
     def convert_piece(self, piece: bytes) -> bytes:
-        """Return the bytes to send instead of a piece of the answer; empty to send nothing yet."""
+        """Return the bytes to send instead of a piece of the answer, or no bytes to send nothing yet."""
         return piece
 
     def release_held_bytes(self) -> bytes:
-        """Return the bytes that `event` has held back, after the last piece."""
+        """Return the bytes that `convert_piece` has held back, after the last piece."""
         return b""
 
     def read_piece(self, piece: bytes) -> None:
-        """Read a piece of the answer after it was sent to the client, in its form before any filter's `event`."""
+        """Read a piece of the answer after it was sent to the client, as it was before any `convert_piece`."""
 
     def finish(self, outcome: Outcome) -> Outcome:
         """Return the outcome, to which the filter may add. Called after the exchange, however it ended."""
         return outcome
 
 
-class Feature(ABC):
+class Feature:
     """Make a filter for each exchange that the feature concerns."""
 
     paths: frozenset[str] = frozenset()
     """Paths without a conversation whose requests the feature wants to read."""
 
-    @abstractmethod
-    def make_filter(self, exchange: Exchange) -> Filter | None:
+    def make_filter(self, exchange: Exchange) -> Filter | None:  # noqa: ARG002
         """Return the filter for an exchange; None if the exchange does not concern this feature."""
+        return None
+
+    def make_managed_filter(self, exchange: ManagedExchange) -> Filter | None:
+        """Return the filter for a managed exchange, by default the same as for any other."""
+        return self.make_filter(exchange)

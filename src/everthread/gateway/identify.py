@@ -61,14 +61,14 @@ def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Client
 
 
 def _find_header(headers: Mapping[str, str], names: Mapping[str, None]) -> str:
-    """Return the first of these names that is a header with a value; empty if there is none."""
+    """Return the first of these names that is a header with a value, or an empty string if there is none."""
     if names.keys().isdisjoint(headers):
         return ""  # most clients send none of them
     return next((name for name in names if headers.get(name)), "")
 
 
 def find_body_session(fields: Mapping[str, Any]) -> str:
-    """Return the session named in the fields of a body; empty if they name none."""
+    """Return the session named in the fields of a body, or an empty string if they name none."""
     candidates = [fields.get("session_id"), fields.get(_CACHE_KEY)]
     metadata = fields.get("metadata")
     if isinstance(metadata, dict):
@@ -98,7 +98,7 @@ def _read_claude_session(user: Any) -> str:
 
 
 def find_scope(headers: Mapping[str, str], fields: Mapping[str, Any] | None = None) -> str:
-    """Return the scope in which a client's threads are searched: its session; empty if it names none.
+    """Return the scope in which a client's threads are searched: its session, or an empty string if it names none.
 
     A session named by our own header is preferred.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from everthread.gateway.contracts import Limits
+from everthread.gateway.contracts import GatewayLimits
 from everthread.gateway.deadlines import run_with_watcher
 from everthread.gateway.header_selection import Headers
 from everthread.gateway.monitoring.metrics import Metrics
@@ -36,7 +36,7 @@ class StreamKeepAlive:
     def __init__(
         self,
         writer: ResponseWriter,
-        limits: Limits,
+        limits: GatewayLimits,
         metrics: Metrics,
         accepts_comments: Callable[[], bool],
     ) -> None:

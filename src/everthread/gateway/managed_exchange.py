@@ -17,17 +17,17 @@ from everthread.gateway.answers import Answer, make_answer
 from everthread.gateway.contracts import (
     NOTICE_HEADER,
     THREAD_HEADER,
-    Incoming,
+    IncomingRequest,
     Outgoing,
     RequestHandler,
 )
-from everthread.gateway.error_answers import Refused, make_error_body
+from everthread.gateway.error_answers import RequestRefused, make_error_body
 from everthread.gateway.exchange import Exchange, ExchangeRequest, ProxyServices, UpstreamRequest
+from everthread.gateway.features import Feature, Filter
 from everthread.gateway.keep_alive import ResponseHead
 from everthread.gateway.monitoring.event_reports import REFUSED
 from everthread.gateway.monitoring.log_lines import set_log_thread
 from everthread.gateway.request.gemini_path import remove_path_fields
-from everthread.gateway.request.outer_fields import OuterFields
 from everthread.gateway.response_writer import ResponseWriter
 from everthread.gateway.upstream import UpstreamResponse
 
@@ -43,8 +43,7 @@ which has not checked the credential."""
 class ManagedExchange(Exchange):
     """A request of a conversation, with the request that was sent last."""
 
-    incoming: Incoming
-    outer: OuterFields
+    incoming: IncomingRequest
 
     def __init__(
         self,
@@ -52,13 +51,12 @@ class ManagedExchange(Exchange):
         request: ExchangeRequest,
         writer: ResponseWriter,
         *,
-        incoming: Incoming,
-        outer: OuterFields,
+        incoming: IncomingRequest,
     ) -> None:
-        super().__init__(services, request, writer, incoming=incoming, outer=outer)
+        super().__init__(services, request, writer, incoming=incoming)
         self.handler: RequestHandler | None = None
         """Decides on the request; None if it is not managed, and until the manager has prepared it."""
-        self.outgoing = Outgoing(incoming.raw)
+        self.outgoing = Outgoing(incoming.body.raw)
         """The request that was sent last."""
         self._added_seconds = 0.0
         """Time that the gateway added before the request was sent."""
@@ -76,16 +74,20 @@ class ManagedExchange(Exchange):
             self._log_facts()
             outcome = self.end_filters()
             if self.handler is not None:
-                recording = self._attempt(
-                    "answered", self.handler.record(outcome), is_awaited=False
+                # Not `self._attempt`, which would keep the exchange in memory until the record is made.
+                recording = self.services.fail_open.attempt(
+                    "answered", self.incoming, self.handler.record(outcome), is_awaited=False
                 )
                 self.services.pending_work.start(recording)
             await self.close()
 
     @property
     def thread(self) -> str:
-        """The id of the request's thread; empty if the request is not managed."""
+        """The id of the request's thread, or an empty string if the request is not managed."""
         return "" if self.handler is None else self.handler.thread
+
+    def make_filter(self, feature: Feature) -> Filter | None:
+        return feature.make_managed_filter(self)
 
     async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
         """Send another request of the handler, keeping the headers for the client."""
@@ -102,7 +104,7 @@ class ManagedExchange(Exchange):
             # Too long a wait is not a failure: the thread is stored after the answer has begun.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(MAX_HEADER_WAIT_SECONDS):
-                    headers = await self._attempt("headers", handler.response_headers())
+                    headers = await self._attempt("headers", handler.make_response_headers())
         if headers is None:
             headers = handler.outgoing.headers
         if headers != self.outgoing.headers:
@@ -122,13 +124,9 @@ class ManagedExchange(Exchange):
             return None
         return await self._attempt("recall", self.handler.retry_without_recall(reply))
 
-    async def _attempt(
-        self, step: str, work: Coroutine[Any, Any, T], *, is_awaited: bool = True
-    ) -> T | None:
+    async def _attempt(self, step: str, work: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of a step of the handler; None if it fails or takes too long."""
-        return await self.services.fail_open.attempt(
-            step, self.incoming, work, is_awaited=is_awaited
-        )
+        return await self.services.fail_open.attempt(step, self.incoming, work)
 
     async def _send_current(self, *, is_plain: bool = False) -> UpstreamResponse:
         """Send the current request. `is_plain`: ask for an uncompressed answer."""
@@ -204,7 +202,7 @@ class ManagedExchange(Exchange):
                     make_answer(response), is_last=attempt == MAX_RESENDS
                 ):
                     return
-        except Refused as refused:
+        except RequestRefused as refused:
             if not keep_alive.has_started:
                 raise
             error = make_error_body(self.incoming.api, refused)
@@ -229,7 +227,7 @@ class ManagedExchange(Exchange):
         self.count_upstream_error(str(answer.status))
         failures = self.services.fail_open.failures
         if failures is not None:
-            failures.record(REFUSED, tenant=self.incoming.tenant)
+            failures.record(REFUSED, tenant=self.incoming.head.caller.tenant)
         if body is None:
             return False
         for each_filter in self.filters:

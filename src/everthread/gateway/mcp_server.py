@@ -27,8 +27,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from everthread._version import __version__
 from everthread.gateway.access.authentication import Caller
-from everthread.gateway.contracts import Limits
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import GatewayLimits
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.identify import SESSION_HEADER
 from everthread.gateway.loop_server import LoopServer, format_http_url, listen
 from everthread.gateway.mcp_schemas import SCHEMAS
@@ -103,9 +103,9 @@ async def application(server: Server[Any], hosts: list[str] | None) -> AsyncIter
             await response(scope, receive, send)
             return
         try:
-            async with asyncio.timeout(Limits.body_seconds):
+            async with asyncio.timeout(GatewayLimits.body_seconds):
                 body = await collect_body(receive, _MAX_BODY_BYTES)
-        except Refused as refused:
+        except RequestRefused as refused:
             response = PlainTextResponse(f"{refused.message}\n", refused.status)
             await response(scope, receive, send)
         except TimeoutError:

@@ -58,7 +58,7 @@ class LookupReach:
 
 
 async def find_thread(store: Store, reach: LookupReach, thread_name: str) -> str | None:
-    """Return the thread of a call; None if none is named. Raise `UnknownIdError` if it is unknown or out of reach."""
+    """Return the thread of a call, or None if the call names none. Raise `UnknownIdError` if it is out of reach."""
     if reach.thread is None:
         return await _resolve_thread(store, reach.tenant, thread_name) if thread_name else None
     default_thread = await _resolve_thread(store, reach.tenant, reach.thread)
@@ -139,7 +139,7 @@ def _format_tokens(count: int) -> str:
 
 
 class LookupTools:
-    """Answer tool calls by name. The answer to an error says whether repeating the call is useless."""
+    """The tools of the MCP server, called by name. The answer to an error says whether repeating the call helps."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -203,21 +203,21 @@ class LookupTools:
             limit=limit,
             offset=offset,
         )
-        searched_text = "all threads"
-        unsearched_text = ""
+        searched_place = "all threads"
+        unsearched_places = ""
         if scope == "thread":
-            searched_text = "this thread"
-            unsearched_text = "other threads" + ("" if reach.is_confined else " (scope `all`)")
+            searched_place = "this thread"
+            unsearched_places = "other threads" + ("" if reach.is_confined else " (scope `all`)")
         elif reach.tenant is not None:
-            searched_text = "all threads of this tenant"
+            searched_place = "all threads of this tenant"
         return format_page(
             hits,
             query,
             tool="search",
-            searched_place=searched_text,
+            searched_place=searched_place,
             offset=offset,
             show_threads=scope == "all",
-            unsearched_texts=unsearched_text,
+            unsearched_texts=unsearched_places,
         )
 
     async def _expand(self, reach: LookupReach, arguments: Mapping[str, Any]) -> str:

@@ -15,8 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from everthread.core.types import Api
 from everthread.gateway.admission import Admission
-from everthread.gateway.contracts import NOTICE_HEADER, Incoming, Limits, Mode, RequestManager
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import (
+    NOTICE_HEADER,
+    GatewayLimits,
+    IncomingRequest,
+    RequestManager,
+)
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.exchange import Exchange, ExchangeRequest, PendingWork, ProxyServices
 from everthread.gateway.fail_open import FailOpen
 from everthread.gateway.features import Feature
@@ -64,7 +69,7 @@ class Proxy:
         manager: RequestManager,
         *,
         features: Sequence[Feature] = (),
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         metrics: Metrics | None = None,
         store_watch: StoreWatch | None = None,
         failures: FailureLog | None = None,
@@ -74,7 +79,7 @@ class Proxy:
 
         `flush_records`: makes all delayed records of the manager now.
         """
-        self.limits = limits or Limits()
+        self.limits = limits or GatewayLimits()
         self.metrics = metrics or Metrics()
         self.feature_paths = frozenset[str]().union(*(feature.paths for feature in features))
         """Paths without a conversation whose requests are read because a feature needs them."""
@@ -107,7 +112,7 @@ class Proxy:
         try:
             head.caller.admit()
             await self._serve(head, scope, receive, writer=writer)
-        except Refused as refused:
+        except RequestRefused as refused:
             with contextlib.suppress(ClientGone):
                 await writer.refuse(refused)
         except ClientGone:
@@ -123,7 +128,7 @@ class Proxy:
             )
             with contextlib.suppress(ClientGone):
                 await writer.refuse(
-                    Refused(502, "upstream_broke_off", "The upstream broke off; try again.")
+                    RequestRefused(502, "upstream_broke_off", "The upstream broke off; try again.")
                 )
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -215,14 +220,13 @@ class Proxy:
             self._services,
             ExchangeRequest(head, upstream, body.model),
             writer,
-            incoming=_make_incoming(head, api, body, upstream=upstream, mode=mode),
-            outer=body.outer,
+            incoming=IncomingRequest(head, body, api, upstream.root_url, mode),
         )
 
     async def _make_read_exchange(
         self, head: RequestHead, raw: bytes, writer: ResponseWriter
     ) -> Exchange:
-        """Return the exchange of a request that is no conversation but is read, for its model or for a feature."""
+        """Return the exchange of a request that is not a conversation but is read, for its model or for a feature."""
         body = await self._read(head, raw)
         model = body.model or find_model_in_path(head.path)
         if head.path not in self.feature_paths or not body.plain:
@@ -233,7 +237,7 @@ class Proxy:
             self._services,
             ExchangeRequest(head, upstream, model, raw),
             writer,
-            incoming=_make_incoming(head, head.client_api, body, upstream=upstream, mode=mode),
+            incoming=IncomingRequest(head, body, head.client_api, upstream.root_url, mode),
         )
 
     def _make_path_exchange(
@@ -268,21 +272,3 @@ class Proxy:
             locator=locator,
             path=head.path,
         )
-
-
-def _make_incoming(
-    head: RequestHead, api: Api, body: RequestBody, *, upstream: Upstream, mode: Mode
-) -> Incoming:
-    return Incoming(
-        api=api,
-        path=head.path,
-        headers=head.headers,
-        raw=body.raw,
-        body=body.plain or b"",
-        tenant=head.caller.tenant,
-        upstream_url=upstream.root_url,
-        mode=mode,
-        account=head.caller.account,
-        authorize=head.caller.authorize,
-        located_body=body.located_body,
-    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage, normalize_usage
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.encoding import DECODING_ERRORS, make_decoder
 from everthread.wire.sse import SseParser
 
@@ -41,7 +41,7 @@ class ReportedUsageReader:
             return
         try:
             data = self._decoder.feed(piece)
-        except (Refused, *DECODING_ERRORS):
+        except (RequestRefused, *DECODING_ERRORS):
             self._decoder = None
             return
         if self._events is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import Send
 
 from everthread.gateway.error_answers import (
-    Refused,
+    RequestRefused,
     make_error_body,
     make_error_headers,
 )
@@ -40,7 +40,6 @@ class ResponseWriter:
         self._remaining_bytes = -1
         """Bytes missing from the stated length; negative if no length is stated."""
         self._is_complete = False
-        self._own_headers: Mapping[str, str] = {}
         self._facts: dict[str, Any] = {}
 
     async def start(
@@ -50,14 +49,13 @@ class ResponseWriter:
         own_headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status = status
-        self._own_headers = dict(own_headers or {})
         self._metrics.count(
             "requests", api=self._head.conversation_api or "other", status=str(status)
         )
         self._metrics.observe_first_byte(time.monotonic() - self._started_at)
         encoded_headers = [
             (name.encode("latin-1"), value.encode("latin-1", "replace"))
-            for name, value in self._own_headers.items()
+            for name, value in (own_headers or {}).items()
         ]
         lengths = [
             int(value) for name, value in headers if name == b"content-length" and value.isdigit()
@@ -70,18 +68,6 @@ class ResponseWriter:
                 "headers": [*headers, *BROWSER_GUARD, *encoded_headers],
             }
         )
-
-    async def send_late_headers(self, headers: Mapping[str, str]) -> None:
-        """Send headers that were not known when the stream began, as comments, which clients ignore."""
-        late_headers = {
-            name: value for name, value in headers.items() if self._own_headers.get(name) != value
-        }
-        self._own_headers = {**self._own_headers, **late_headers}
-        if late_headers:
-            lines = "".join(
-                f": {name}: {' '.join(value.split())}\n" for name, value in late_headers.items()
-            )
-            await self.body(f"{lines}\n".encode())
 
     async def body(self, data: bytes) -> None:
         """Send a piece. The response is complete when the stated length is reached."""
@@ -99,7 +85,7 @@ class ResponseWriter:
         if not self._is_complete:
             await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
-    async def refuse(self, refused: Refused) -> None:
+    async def refuse(self, refused: RequestRefused) -> None:
         """Send an error of the gateway in the client's protocol; do nothing if the answer has begun."""
         if self.status is not None:
             return

@@ -11,7 +11,7 @@ from urllib.parse import unquote_to_bytes
 from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.gateway.contracts import Mode
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 
 Provider = Literal["openai", "anthropic", "gemini"]
 API_BY_PATH: dict[str, Api] = {
@@ -72,15 +72,15 @@ MAX_PATH_DECODINGS = 8
 def decode_path(raw: bytes) -> str:
     """Return the canonical path after decoding it until it no longer changes.
 
-    An upstream that decodes more than once, or treats `%2f` as a slash, reads the path in this way. Raise `Refused` if
-    it is encoded too often.
+    An upstream that decodes more than once, or treats `%2f` as a slash, reads the path in this way. Raise
+    `RequestRefused` if it is encoded too often.
     """
     for _ in range(MAX_PATH_DECODINGS):
         decoded = unquote_to_bytes(raw)
         if decoded == raw:
             return normalize_path(decoded).decode("utf-8", "replace")
         raw = decoded
-    raise Refused(
+    raise RequestRefused(
         400,
         "invalid_path",
         f"The path is percent-encoded more than {MAX_PATH_DECODINGS} times; send it once.",

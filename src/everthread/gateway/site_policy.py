@@ -1,4 +1,4 @@
-"""Which web pages and host names may use the gateway, and what a browser is told about it (CORS)."""
+"""Decide which web pages and host names may use the gateway, and answer browsers that ask for it (CORS)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from starlette.types import Message, Scope, Send
 
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.monitoring.log_lines import make_printable
 
 Headers = list[tuple[bytes, bytes]]
@@ -33,14 +33,14 @@ class SitePolicy:
     def check(self, headers: Headers, *, checks_host: bool) -> str | None:
         """Return the origin of a page that may call; None if no page calls.
 
-        Raise `Refused` for other pages, unknown host names and WebSockets.
+        Raise `RequestRefused` for other pages, unknown host names and WebSockets.
         """
         fields = _read_site_headers(headers)
         origin = self._check_origin(fields)
         if checks_host:
             self._check_host(fields[b"host"])
         if any(protocol.lower() == "websocket" for protocol in fields[b"upgrade"]):
-            raise Refused(
+            raise RequestRefused(
                 426,
                 "no_websocket",
                 "WebSockets are not served here; send the request over HTTP.",
@@ -55,19 +55,19 @@ class SitePolicy:
             self._check_origin(fields)
 
     def _check_host(self, hosts: list[str]) -> None:
-        """Raise `Refused` for an unknown host name, against DNS rebinding."""
+        """Raise `RequestRefused` for an unknown host name, against DNS rebinding."""
         if len(hosts) != 1 or not self._is_own_host(hosts[0]):
             host_names = ", ".join(hosts) or "no host"
             message = (
                 f"The gateway does not answer under {make_printable(host_names[:200])}; "
                 "list the name in gateway.allowed_hosts."
             )
-            raise Refused(403, "unknown_host", message)
+            raise RequestRefused(403, "unknown_host", message)
 
     def _check_origin(self, fields: dict[bytes, list[str]]) -> str | None:
         """Return the allowed origin of the page that sent a request; None if no other site's page did.
 
-        Raise `Refused` for a page of any other origin.
+        Raise `RequestRefused` for a page of any other origin.
         """
         origins = fields[b"origin"]
         sites = fields[b"sec-fetch-site"]
@@ -81,7 +81,7 @@ class SitePolicy:
             if foreign
             else "Another site's page"
         )
-        raise Refused(
+        raise RequestRefused(
             403,
             "foreign_origin",
             f"{page} may not use this gateway; list its origin in gateway.allowed_origins.",
@@ -120,7 +120,7 @@ def is_preflight(scope: Scope) -> bool:
     )
 
 
-def preflight_headers(scope: Scope) -> Headers:
+def make_preflight_headers(scope: Scope) -> Headers:
     """Return the headers that answer a preflight of an allowed origin: allow every method and the requested headers."""
     answer = [
         (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),

@@ -22,8 +22,8 @@ import aiohttp
 import httpx2
 import yarl
 
-from everthread.gateway.contracts import Limits
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import GatewayLimits
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.header_selection import Headers, ResponseHeaders
 from everthread.gateway.router import Upstream
 
@@ -79,7 +79,7 @@ class UpstreamResponse:
 class UpstreamClient:
     """Send requests unchanged; only headers that the connection needs are added."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: GatewayLimits) -> None:
         self._limits = limits
         self._endpoints: dict[str, _Endpoint] = {}
         self._session: aiohttp.ClientSession | None = None
@@ -92,15 +92,15 @@ class UpstreamClient:
         headers: Headers,
         content: bytes | AsyncIterator[bytes] | None,
     ) -> UpstreamResponse:
-        """Send a request and return the response, whose body is not read yet. Raise `Refused` if there is none."""
-        seconds = self._limits.connect_seconds + self._limits.answer_seconds
+        """Send a request and return the response, whose body is unread. Raise `RequestRefused` if there is none."""
+        seconds = self._limits.connect_seconds + self._limits.max_answer_gap_seconds
         answer_timeout = asyncio.timeout(seconds)
         body: bytes | _StreamedBody | None
         if content is None or isinstance(content, bytes):
             body = content
         else:
             length = _read_length(headers)
-            wait_seconds = self._limits.answer_seconds
+            wait_seconds = self._limits.max_answer_gap_seconds
             body = _StreamedBody(content, length, answer_timeout, wait_seconds)
         try:
             async with answer_timeout:
@@ -116,16 +116,16 @@ class UpstreamClient:
                 f"The upstream {upstream.name} did not answer in time; "
                 "nothing of the request was lost, try again."
             )
-            raise Refused(504, "upstream_timeout", message) from error
+            raise RequestRefused(504, "upstream_timeout", message) from error
         except (aiohttp.ClientError, OSError) as error:
             if isinstance(body, _StreamedBody) and body.failure is not None:
                 raise body.failure from error
             message = f"The upstream {upstream.name} cannot be reached: {_describe_failure(error)}."
-            raise Refused(502, "upstream_unreachable", message) from error
+            raise RequestRefused(502, "upstream_unreachable", message) from error
         except ValueError as error:
             # A line break in a header, which no parser lets through.
             message = f"The request cannot be sent on: {error}."
-            raise Refused(400, "invalid_request", message) from error
+            raise RequestRefused(400, "invalid_request", message) from error
         return _check_response(upstream, response)
 
     async def _request(
@@ -174,7 +174,7 @@ class UpstreamClient:
             timeout = aiohttp.ClientTimeout(
                 total=None,
                 sock_connect=self._limits.connect_seconds,
-                sock_read=self._limits.answer_seconds,
+                sock_read=self._limits.max_answer_gap_seconds,
             )
             self._session = aiohttp.ClientSession(
                 connector=_Connector(
@@ -200,13 +200,13 @@ class UpstreamClient:
 
 
 def _check_response(upstream: Upstream, response: aiohttp.ClientResponse) -> UpstreamResponse:
-    """Return a response if its status is valid; otherwise raise `Refused`."""
+    """Return a response if its status is valid; otherwise raise `RequestRefused`."""
     if not 200 <= response.status <= 599:
         response.close()
         message = (
             f"The upstream {upstream.name} answered with the invalid status {response.status:03}."
         )
-        raise Refused(502, "upstream_invalid", message)
+        raise RequestRefused(502, "upstream_invalid", message)
     return UpstreamResponse(response)
 
 
@@ -277,7 +277,7 @@ class _StreamedBody:
             raise
         if self.length is not None and sent_bytes != self.length:
             message = "The request's body does not have the length that its headers state."
-            self.failure = Refused(400, "invalid_length", message)
+            self.failure = RequestRefused(400, "invalid_length", message)
             raise self.failure
 
 

@@ -19,16 +19,17 @@ from everthread.errors import EverthreadError
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """The setup of one worker."""
+    """What the supervisor gives to a worker process, apart from the configuration."""
 
     listener: socket.socket
+    """The listening socket, which all workers share."""
     worker_count: int
     links_folder: Path
     """The folder of one-time login links, which all workers share."""
 
 
 def serve_as_worker(run_worker: Callable[[socket.socket, Any], Any]) -> None:
-    """Run `run_worker(listener, setup)` with the values from the supervisor, and report a failure to the supervisor."""
+    """Run `run_worker(listener, setup)` with the values from the supervisor; report an error to it and exit."""
     listener_descriptor, setup = pickle.load(sys.stdin.buffer)  # noqa: S301  # nosec B301  our own parent wrote it
     try:
         asyncio.run(run_worker(socket.socket(fileno=listener_descriptor), setup))

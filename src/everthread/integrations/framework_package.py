@@ -8,7 +8,9 @@ from importlib import metadata
 
 
 @contextlib.contextmanager
-def check_framework(package: str, min_version: str, extra: str, hook: str) -> Iterator[None]:
+def guard_framework_imports(
+    package: str, min_version: str, extra: str, hook: str
+) -> Iterator[None]:
     """Wrap imports from a framework. Raise `ImportError` with advice if it is missing, too old or lacks the hook."""
     install_command = f"pip install 'everthread[{extra}]'"
     try:

@@ -19,7 +19,7 @@ from everthread.integrations.chat_forms import (
     make_chat_tool,
     make_chat_usage,
 )
-from everthread.integrations.framework_package import check_framework
+from everthread.integrations.framework_package import guard_framework_imports
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
     RECALL_TOOL,
@@ -27,7 +27,7 @@ from everthread.integrations.threads import (
     ThreadOptions,
 )
 
-with check_framework("google-adk", "2.0", "google-adk", "on_model_error_callback"):
+with guard_framework_imports("google-adk", "2.0", "google-adk", "on_model_error_callback"):
     from google.adk.plugins.base_plugin import BasePlugin
     from google.adk.tools.base_tool import BaseTool
     from google.genai import types
@@ -135,9 +135,6 @@ class _RecallTool(BaseTool):
         )
 
 
-# A model request
-
-
 @dataclass(slots=True)
 class _NativeParts:
     """The parts of ADK's contents that one core message represents."""
@@ -215,9 +212,6 @@ def _read_usage(usage: Any) -> dict[str, Any] | None:
         cached_tokens=usage.cached_content_token_count,
         reasoning_tokens=thought_tokens,
     )
-
-
-# Contents
 
 
 def to_core(contents: Sequence[Any]) -> tuple[list[Message], list[_NativeParts]]:

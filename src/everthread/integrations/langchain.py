@@ -26,11 +26,11 @@ from everthread.core.messages import Message, calls_of
 from everthread.core.text import clip
 from everthread.core.tokens import TokenCounter
 from everthread.integrations.chat_forms import make_chat_call, make_chat_usage
-from everthread.integrations.framework_package import check_framework
+from everthread.integrations.framework_package import guard_framework_imports
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL_TOOL, FrameworkThreads, ThreadOptions
 
-with check_framework("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"):
+with guard_framework_imports("langchain", "1.1", "langchain", "AgentMiddleware.wrap_model_call"):
     from langchain.agents.middleware import AgentMiddleware
     from langchain_core.messages import (
         AIMessage,
@@ -153,9 +153,6 @@ def summarize(messages: list[Any]) -> str:
     return render_sections(sections, skip_empty=True)
 
 
-# A model call
-
-
 def _read_call(request: Any) -> ModelCall:
     model = request.model
     profile = getattr(model, "profile", None) or {}
@@ -238,9 +235,6 @@ def _thread_id(config: Mapping[str, Any]) -> str:
 def _find_attribute(model: Any, *names: str) -> str:
     values = (getattr(model, name, None) for name in names)
     return next((value for value in values if isinstance(value, str)), "")
-
-
-# Messages
 
 
 def to_core(message: Any) -> Message:

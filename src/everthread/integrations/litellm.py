@@ -14,11 +14,13 @@ from typing import Any, Unpack
 from everthread.core.messages import SYSTEM_ROLES, Message, text_of
 from everthread.core.recent_dict import RecentDict
 from everthread.integrations.chat_forms import make_chat_usage
-from everthread.integrations.framework_package import check_framework
+from everthread.integrations.framework_package import guard_framework_imports
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import FrameworkThreads, ThreadOptions
 
-with check_framework("litellm", "1.80", "litellm", "CustomLogger.async_pre_call_deployment_hook"):
+with guard_framework_imports(
+    "litellm", "1.80", "litellm", "CustomLogger.async_pre_call_deployment_hook"
+):
     import litellm
     from litellm.integrations.custom_logger import CustomLogger
 
@@ -155,9 +157,6 @@ class EverthreadLogger(CustomLogger):
         await self.threads.run_in_own_loop(
             self.threads.record(fitted_call, message, usage, choices[0].finish_reason)
         )
-
-
-# A call
 
 
 def _read_call(data: Mapping[str, Any], owner: str) -> ModelCall:

@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from everthread.core.messages import SYSTEM_ROLES, Message
 from everthread.integrations.chat_forms import make_chat_tool, make_chat_usage
-from everthread.integrations.framework_package import check_framework
+from everthread.integrations.framework_package import guard_framework_imports
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import RECALL_TOOL, FrameworkThreads, ThreadOptions
 from everthread.thread.wire_messages import dump_model
@@ -24,7 +24,7 @@ from everthread.wire.openai_responses import (
     encode_messages,
 )
 
-with check_framework("openai-agents", "0.3", "openai-agents", "call_model_input_filter"):
+with guard_framework_imports("openai-agents", "0.3", "openai-agents", "call_model_input_filter"):
     from agents import (
         FunctionTool,
         Model,
@@ -67,8 +67,6 @@ class EverthreadSession:
         self._prepared: FittedCall | None = None
         """The prepared call for the next model call."""
 
-    # The session's protocol
-
     async def get_items(self, limit: int | None = None) -> list[SessionItem]:
         """Return every item, or the latest ones."""
         items = await self.threads.run_in_own_loop(self._read_items())
@@ -92,8 +90,6 @@ class EverthreadSession:
         """Remove all items. They stay in the store, as another thread."""
         await self.threads.run_in_own_loop(self._write_items([], 0))
         await self.threads.run_in_own_loop(self._count_clearing())
-
-    # A run
 
     def run_config(self, **settings: Any) -> RunConfig:
         """Return a `RunConfig` that makes requests fit, recovers from refusals and records usage."""
@@ -144,8 +140,6 @@ class EverthreadSession:
     def close(self) -> None:
         """Close the store; all messages are stored already."""
         self.threads.close()
-
-    # Inside
 
     def take_prepared(self) -> FittedCall | None:
         """Take the call that the filter prepared."""
@@ -214,7 +208,7 @@ class EverthreadSession:
 
 
 class _ManagedProvider(ModelProvider):
-    """Wrap the models of another provider."""
+    """A provider whose models make their requests fit and record their answers."""
 
     def __init__(self, session: EverthreadSession, provider: ModelProvider) -> None:
         self._session = session
@@ -228,7 +222,7 @@ class _ManagedProvider(ModelProvider):
 
 
 class _ManagedModel(Model):
-    """Send the prepared request, a smaller one after a refusal for size, and record the answer."""
+    """A model that sends a smaller request after a refusal for size, and records the answer."""
 
     def __init__(self, session: EverthreadSession, model: Model) -> None:
         self._session = session
@@ -306,9 +300,6 @@ class _ManagedModel(Model):
                 )
             else:
                 return
-
-
-# Items
 
 
 def to_core(items: Sequence[Any]) -> tuple[list[Message], list[list[SessionItem]]]:

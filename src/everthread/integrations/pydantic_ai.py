@@ -19,7 +19,7 @@ from everthread.integrations.chat_forms import (
     make_chat_tool,
     make_chat_usage,
 )
-from everthread.integrations.framework_package import check_framework
+from everthread.integrations.framework_package import guard_framework_imports
 from everthread.integrations.model_calls import FittedCall, ModelCall
 from everthread.integrations.threads import (
     RECALL_TOOL,
@@ -27,7 +27,7 @@ from everthread.integrations.threads import (
     ThreadOptions,
 )
 
-with check_framework("pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request"):
+with guard_framework_imports("pydantic-ai-slim", "2.66", "pydantic-ai", "prepare_model_request"):
     from pydantic_ai.capabilities import AbstractCapability
     from pydantic_ai.exceptions import RetryModelRequest
     from pydantic_ai.messages import (
@@ -137,9 +137,6 @@ class Everthread(AbstractCapability):
         )
 
 
-# A model request
-
-
 @dataclass(slots=True)
 class _NativePart:
     """The part of pydantic-ai's history that one core message represents: a response, or parts of a request."""
@@ -211,9 +208,6 @@ def _read_usage(usage: Any) -> dict[str, Any] | None:
         cache_write_tokens=usage.cache_write_tokens,
         reasoning_tokens=usage.details.get("reasoning_tokens", 0),
     )
-
-
-# Messages
 
 
 def split_history(messages: Sequence[Any]) -> tuple[list[Any], list[_NativePart]]:

@@ -107,7 +107,7 @@ class FrameworkThreads:
         self._options = options
         self._identities = IdentityCache()
         self._sizes = SizeCache()
-        self._events: RecentDict[str, list[Event]] = RecentDict(MAX_THREADS_WITH_EVENTS)
+        self._events = FrameworkEvents(logger, options.get("listener"))
         self._start_lock = threading.Lock()
         self._loop: LoopThread | None = None
         self._forget_store()
@@ -118,8 +118,6 @@ class FrameworkThreads:
         self._exit_stack = AsyncExitStack()
         self._store: Store | None = None
         self._threads: CallerThreads | None = None
-
-    # From a framework
 
     def run_in_own_loop_and_wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the separate event loop, for a caller without `await`."""
@@ -136,7 +134,7 @@ class FrameworkThreads:
         try:
             threads = await self._open_threads()
             settings = self._make_settings(call)
-            history, large_outputs = await self._cite_large_outputs(threads, call, settings)
+            history, large_outputs = await self._replace_large_outputs(threads, call, settings)
             caller_history = self._read_history(call, history)
             prepared = await threads.open(caller_history, settings)
             await self._store_outputs(threads, prepared, large_outputs)
@@ -228,8 +226,6 @@ class FrameworkThreads:
             loop.run(self.aclose())
             loop.stop()
 
-    # A call
-
     def _make_settings(self, call: ModelCall) -> CallSettings:
         tenant = _make_tenant(self._client, call.owner)
         tools = list(call.tools)
@@ -244,10 +240,10 @@ class FrameworkThreads:
             output_cap=call.max_tokens,
         )
 
-    async def _cite_large_outputs(
+    async def _replace_large_outputs(
         self, threads: CallerThreads, call: ModelCall, settings: CallSettings
     ) -> tuple[list[HistoryMessage], list[LargeOutput]]:
-        """Cite results that are too large for the model's nominal window, regardless of limits learnt since."""
+        """Replace results that are too large for the model's nominal window, regardless of limits learnt since."""
         options = threads.setup.options
         window = await threads.load_window(settings)
         limits = options.output_limits(options.for_model(call.model).budget(window))
@@ -289,7 +285,7 @@ class FrameworkThreads:
         new_messages = prepared.caller_history.messages[prepared.match.matched_count :]
         cited_text = "".join(message.text for message in new_messages) if large_outputs else ""
         new_outputs = [item for item in large_outputs if item.output.id in cited_text]
-        await store_outputs(threads.setup.store, thread, new_outputs, self._on_event)
+        await store_outputs(threads.setup.store, thread, new_outputs, self._events.receive)
 
     async def _make_fitted_call(
         self,
@@ -307,10 +303,8 @@ class FrameworkThreads:
             items=[*make_items(prepared, history), *excerpts],
             note=prepared.note,
             output_cap=prepared.output_cap,
-            events=self._events.pop(prepared.thread, []),
+            events=self._events.take(prepared.thread),
         )
-
-    # The process
 
     def _ensure_loop(self) -> LoopThread:
         with self._start_lock:
@@ -356,7 +350,7 @@ class FrameworkThreads:
                     store,
                     summarizer=summarizers,
                     window=self._find_window,
-                    listener=self._on_event,
+                    listener=self._events.receive,
                 )
                 self._threads = CallerThreads(setup, self._sizes)
                 self._exit_stack.push_async_callback(self._threads.close)
@@ -373,16 +367,28 @@ class FrameworkThreads:
         )
         return self._options.get("window") or context_length
 
-    def _on_event(self, event: Event) -> None:
-        """Log an event, keep it for the thread's next call, and pass it to the listener."""
-        self._log_event(event)
-        waiting_events = [*self._events.get(event.session, ()), event]
-        self._events[event.session] = waiting_events[-MAX_WAITING_EVENTS:]
-        listener = self._options.get("listener")
-        if listener is not None:
-            listener(event)
 
-    def _log_event(self, event: Event) -> None:
+class FrameworkEvents:
+    """The events of a framework's threads, which go to the framework's log and to the program's listener."""
+
+    def __init__(self, logger: logging.Logger, listener: Listener | None) -> None:
+        self._logger = logger
+        self._listener = listener
+        self._waiting: RecentDict[str, list[Event]] = RecentDict(MAX_THREADS_WITH_EVENTS)
+
+    def receive(self, event: Event) -> None:
+        """Log an event, keep it for the thread's next call, and pass it to the listener."""
+        self._log(event)
+        waiting_events = [*self._waiting.get(event.session, ()), event]
+        self._waiting[event.session] = waiting_events[-MAX_WAITING_EVENTS:]
+        if self._listener is not None:
+            self._listener(event)
+
+    def take(self, thread_id: str) -> list[Event]:
+        """Return a thread's events since its previous call."""
+        return self._waiting.pop(thread_id, [])
+
+    def _log(self, event: Event) -> None:
         """Log important events to the framework's log."""
         if isinstance(event, CompactionDone):
             self._logger.info(
@@ -434,14 +440,14 @@ def _read_refusal(error: Exception) -> ProviderRefusal:
 _OPEN_THREADS: weakref.WeakSet[FrameworkThreads] = weakref.WeakSet()
 
 
-def _close_at_exit(threads: FrameworkThreads) -> None:
+def _close_at_exit(framework_threads: FrameworkThreads) -> None:
     """Close the threads when the interpreter ends, before it shuts down thread pools; `atexit` would be too late."""
     if not _OPEN_THREADS:
         register = getattr(threading, "_register_atexit", atexit.register)
         register(_close_all)
-    _OPEN_THREADS.add(threads)
+    _OPEN_THREADS.add(framework_threads)
 
 
 def _close_all() -> None:
-    for threads in list(_OPEN_THREADS):
-        threads.close()
+    for framework_threads in list(_OPEN_THREADS):
+        framework_threads.close()

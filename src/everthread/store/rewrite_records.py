@@ -31,7 +31,7 @@ class ThreadLink:
     """The digest of the history up to here."""
     previous: str
     """The digest of the link before, or an empty text for a thread's first."""
-    skeleton: str
+    loose_digest: str
     """The digest of the history up to here without thinking and the contents of tool results."""
     thread: str
     message_count: int
@@ -120,7 +120,7 @@ class Rewrite:
     """How strongly the beginning was compacted; after a refusal a stronger rewrite is made."""
     replaced_count: int
     """How many of the client's messages are replaced."""
-    skeleton: str
+    loose_digest: str
     """The digest of the replaced beginning without thinking and the contents of tool results."""
     results: str
     """Hashes of the tool results in the replaced beginning."""

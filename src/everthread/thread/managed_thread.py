@@ -69,9 +69,9 @@ class ManagedThread(Generic[DraftT]):
         """Compact if the policy says so. Wait for a model's summary only if the call does not fit without it."""
         prompt = self.prompt
         decision = self._policy.decide(
-            prompt.size,
+            prompt.measure_size(),
             prompt.learnt_usage,
-            prompt.prices,
+            prompt.make_prices(),
             reason=reason,
             is_summary_ready=self.preparation.is_ready,
         )
@@ -115,10 +115,10 @@ class ManagedThread(Generic[DraftT]):
     async def prepare_ahead(self) -> None:
         """From 80 % of the threshold on, let a model write the next summary while the thread continues."""
         prompt = self.prompt
-        size = prompt.size
+        size = prompt.measure_size()
         if self.preparation.is_under_way or size.tokens < size.budget.background_start:
             return  # most calls end here: prices, which need a summariser, are not looked up
-        if self._policy.should_prepare(size, prompt.learnt_usage, prompt.prices):
+        if self._policy.should_prepare(size, prompt.learnt_usage, prompt.make_prices()):
             await self._prepare_summary(CompactionReason.IN_LOOP)
 
     async def recover(
@@ -129,7 +129,7 @@ class ManagedThread(Generic[DraftT]):
         Return the step that was taken, `give_up` if nothing helps, None if the request's size is not at fault.
         """
         prompt = self.prompt
-        size = prompt.size
+        size = prompt.measure_size()
         verdict = refusal.classify(near_limit=size.tokens >= NEAR_LIMIT_SHARE * size.budget.window)
         if verdict.kind not in SIZE_REFUSALS:
             return None
@@ -178,7 +178,7 @@ class ManagedThread(Generic[DraftT]):
             not options.background or self.preparation.is_under_way
         ):
             return
-        size = self.prompt.size
+        size = self.prompt.measure_size()
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
             lifetime = self._policy.find_cache_lifetime(self.prompt.learnt_usage)
             self.preparation.idle_timer = self._timer(
@@ -221,10 +221,10 @@ class ManagedThread(Generic[DraftT]):
         prompt = self.prompt
         policy = self._policy
         work: Coroutine[Any, Any, None] | None = None
-        if policy.should_compact_when_idle(prompt.size, prompt.learnt_usage):
+        if policy.should_compact_when_idle(prompt.measure_size(), prompt.learnt_usage):
             work = self._compact_when_idle()
         elif not self.preparation.is_under_way and policy.should_prepare_when_idle(
-            prompt.size, prompt.learnt_usage, prompt.prices
+            prompt.measure_size(), prompt.learnt_usage, prompt.make_prices()
         ):
             work = self._prepare_summary(CompactionReason.COLD_CACHE)
         if work is not None:
@@ -316,7 +316,7 @@ class ManagedThread(Generic[DraftT]):
     async def _commit_draft(self, draft: DraftT | None, order: CompactionOrder) -> None:
         """Commit a compaction. If it does not help, the next one waits until the thread has grown."""
         prompt = self.prompt
-        tokens = prompt.size.tokens
+        tokens = prompt.measure_size().tokens
         is_done = False
         if draft is not None and draft.compaction.changed:
             is_done = await self._commit_changed_draft(draft, order)
@@ -329,13 +329,13 @@ class ManagedThread(Generic[DraftT]):
 
     async def _commit_changed_draft(self, draft: DraftT, order: CompactionOrder) -> bool:
         """Commit a compaction that changes something; return whether the context is smaller now."""
-        tokens = self.prompt.size.tokens
+        tokens = self.prompt.measure_size().tokens
         failure = await self.prompt.commit(draft, order)
         # If another process committed first, the context is smaller too.
-        return not failure or self.prompt.size.tokens < tokens
+        return not failure or self.prompt.measure_size().tokens < tokens
 
     def _record_success(self) -> None:
-        size = self.prompt.size
+        size = self.prompt.measure_size()
         self.prompt.learnt_usage.record_success(size.tokens, size.budget.threshold)
 
     def _report_cost_decision(self, decision: PolicyDecision) -> None:
@@ -348,7 +348,7 @@ class ManagedThread(Generic[DraftT]):
                 prompt.session_id,
                 cost_decision.timing,
                 cost_decision.reason,
-                tokens=prompt.size.tokens,
+                tokens=prompt.measure_size().tokens,
                 cost=cost_decision.cost,
                 savings=cost_decision.savings,
                 cheaper_calls=cost_decision.cheaper_calls,

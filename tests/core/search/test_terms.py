@@ -165,6 +165,12 @@ def test_indexed_terms_are_the_terms(text: str) -> None:
     assert make_index_text(text).split() == [encode_term(term) for term in list_terms(text)]
 
 
+def test_indexes_the_parts_of_words_with_accents() -> None:
+    text = "élèveNom"
+    assert make_index_text(text) == " ".join(map(encode_term, list_terms(text)))
+    assert len(list_terms(text)) > 1
+
+
 def test_indexes_words_beyond_the_cache_size() -> None:
     words = [f"word{number}" for number in range(MAX_CACHED_CHUNKS + 10)]
     assert make_index_text(" ".join(words)).split() == words

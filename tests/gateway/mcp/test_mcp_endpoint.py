@@ -18,7 +18,7 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.factory import open_store
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.access.authentication import Caller
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.mcp_server import ALWAYS_LOAD_KEY
 from everthread.lab.provider import Provider, ServedModel
 from everthread.store.store import Store
@@ -42,7 +42,7 @@ class TwoRequestAccount:
     def admit(self) -> None:
         self.used[self.key] += 1
         if self.key == "key-few" and self.used[self.key] > 2:
-            raise Refused(429, "requests_per_day_exceeded", "Enough.")
+            raise RequestRefused(429, "requests_per_day_exceeded", "Enough.")
 
     def authorize(self, usage: CanonicalUsage, model: str) -> None:
         """Everything."""
@@ -57,7 +57,7 @@ class TenantKeys:
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         key = headers.get("authorization", "").removeprefix("Bearer ")
         if not key.startswith("key-"):
-            raise Refused(401, "unknown_key", "Show a key.")
+            raise RequestRefused(401, "unknown_key", "Show a key.")
         scopes = {"proxy"} if key == "key-proxy" else {"proxy", "threads"}
         return Caller(
             key.removeprefix("key-"),

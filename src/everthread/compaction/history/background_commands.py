@@ -27,7 +27,7 @@ _ENDING_TOOL_PATTERN = re.compile(r"kill|stop", re.IGNORECASE)
 
 
 def find_started_process(effect: CallEffect) -> str:
-    """Return the process that a command started in the background, with its session if known; empty if it did not."""
+    """Return the process that a command started in the background, with its session if known, or an empty string."""
     _, is_running, session = effect.outcome.partition(RUNNING)
     background_task = _BACKGROUND_TASK_PATTERN.search(effect.output[:300])
     if background_task:
@@ -42,7 +42,7 @@ def find_started_process(effect: CallEffect) -> str:
 
 
 def find_ended_process(processes: Sequence[str], effect: CallEffect) -> str:
-    """Return the process that this call reports as ended; empty if it reports none."""
+    """Return the process that this call reports as ended, or an empty string."""
     sessions = tuple(
         f"{_SESSION_LABEL}{effect.arguments[name]})"
         for name in _SESSION_ARGUMENTS
@@ -77,7 +77,7 @@ def describe_end(process: str, effect: CallEffect) -> CallEffect:
 
 
 def _find_end_status(effect: CallEffect) -> str:
-    """Return how a background command ended with this call; empty if the call does not say that it ended."""
+    """Return how a background command ended, or an empty string if this call does not say that it ended."""
     if status := _TASK_STATUS_PATTERN.search(effect.output[:500]):
         return status[1]
     if "exit " in effect.outcome:

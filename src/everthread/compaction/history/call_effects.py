@@ -34,10 +34,10 @@ def read_effects(facts: Sequence[MessageFacts]) -> EffectsByIndex:
         for number, call in enumerate(message_facts.calls):
             result = result_by_call.get(CallPosition(index, number))
             if result is None:
-                effects.append(CallWithOutput(call, None).effect())
+                effects.append(CallWithOutput(call, None).read_effect())
             else:
                 call_with_output = facts[result.message_index].read_result(result.number, call)
-                effects.append(call_with_output.effect())
+                effects.append(call_with_output.read_effect())
         effects = effects or _read_effects_of_text(message_facts)
         if effects:
             effects_by_index[index] = effects

@@ -18,8 +18,8 @@ from everthread.compaction.history.error_lines import (
 )
 from everthread.compaction.history.tool_kinds import (
     OTHER_KIND,
+    find_argument_line,
     find_kind,
-    first_argument_line,
     load_tool_table,
     snake_arguments,
 )
@@ -79,7 +79,7 @@ def find_action(
     name: str = "",
     arguments_by_name: Mapping[str, Any] | None = None,
 ) -> Action | None:
-    """Return the action of a call; None if neither the call nor the tool's name is known."""
+    """Return the action of a call, or None if neither the call nor the tool's name is known."""
     tool = _clip_tool_name(call.name if call else "") or _clip_tool_name(name)
     if not tool:
         return None
@@ -229,10 +229,10 @@ def find_telling_line(text: str) -> str:
         for line in _list_statements(text):
             if _SPECIFIC_PATTERN.search(line):
                 return line
-    return first_statement(text)
+    return find_first_statement(text)
 
 
-def first_statement(text: str, default: str | None = None) -> str:
+def find_first_statement(text: str, default: str | None = None) -> str:
     """Return the first line outside code that is more than a heading; without one, `default` or the first line."""
     first_line = text.strip().partition("\n")[0]
     return next(_list_statements(text), first_line if default is None else default)
@@ -303,7 +303,7 @@ def _describe_details(kind: str, arguments: Mapping[str, Any]) -> str:
         )
         return clip_words(f"({range_text})", 40) if range_text else ""
     if kind == "search":
-        directory = first_argument_line(arguments, table.path_arguments)
+        directory = find_argument_line(arguments, table.path_arguments)
         return clip_words(f"in {directory}", 40) if directory else ""
     if kind == "write":
         texts = (arguments.get(name) for name in table.body_arguments)

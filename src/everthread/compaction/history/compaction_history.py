@@ -52,7 +52,7 @@ class MessageFacts:
         self.message = message
         self.is_summary = is_summary(message)
         self.without_summary = without_summary(message) if self.is_summary else message
-        """The message without an earlier summary in it; None if it is nothing but a summary."""
+        """The message without an earlier summary in it, or None if it is nothing but a summary."""
         self.calls: Sequence[ToolCall] = calls_of(message) if role == "assistant" else ()
         self.results: Sequence[ToolResult] = results_of(message)
         self.outputs: Sequence[ToolOutput] = (
@@ -96,7 +96,7 @@ class CompactionHistory:
 
     messages: list[Message]
     sizes: Sequence[int] = ()
-    """Tokens of each message; empty if they are not needed."""
+    """Tokens of each message. Only the planner of a cut needs them."""
     last_covered_turns: Sequence[int] = ()
     """The last turn that each summary among the messages covers."""
 
@@ -177,7 +177,7 @@ class CompactionHistory:
         return {index: words for index, words in words_by_index.items() if words}
 
     def find_answered_call(self, index: int, number: int) -> ToolCall | None:
-        """Return the call that a result of the message at this index answers; None if there is none."""
+        """Return the call that a result of the message at this index answers, or None if that call is missing."""
         call = self.call_pairs.call_by_result.get(CallPosition(index, number))
         return self.facts[call.message_index].calls[call.number] if call else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from everthread.compaction.history.call_lines import Action, find_action
 from everthread.compaction.history.shell_commands import (
@@ -14,15 +14,17 @@ from everthread.compaction.history.shell_commands import (
 )
 from everthread.compaction.history.tool_kinds import (
     PATCHED_FILE_PATTERN,
+    find_argument_line,
     find_descriptive_name,
-    first_argument_line,
     load_tool_table,
     snake_arguments,
     split_name,
 )
 from everthread.core.messages import ToolCall
 
-_EFFECT_KINDS = {"shell": "ran", "patch": "changed", "write": "changed"}
+EffectKind = Literal["changed", "ran", "called", "looked"]
+"""The effect of a call: it changed files, ran a command, did anything else that may have an effect, or had none."""
+_EFFECT_KINDS: Mapping[str, EffectKind] = {"shell": "ran", "patch": "changed", "write": "changed"}
 _READING_KINDS = frozenset({"read", "search", "list", "web"})
 _ACTING_WORD_PAIRS = (("check", "in"), ("check", "out"), ("count", "down"))
 _WRITING_STATEMENT_PATTERN = re.compile(
@@ -34,7 +36,7 @@ _WRITING_STATEMENT_PATTERN = re.compile(
 """Starts of a query that changes a database."""
 
 
-def find_effect_kind(call: ToolCall, action: Action, arguments: Mapping[str, Any]) -> str:
+def find_effect_kind(call: ToolCall, action: Action, arguments: Mapping[str, Any]) -> EffectKind:
     """Return the kind of effect that a call may have: `looked` only if it clearly changes nothing."""
     if action.kind == "shell":
         return "looked" if is_read_only_command(action.target) else "ran"
@@ -51,7 +53,7 @@ class NamedFiles(NamedTuple):
 
 
 def find_named_files(call: ToolCall) -> NamedFiles | None:
-    """Return the files that a call names; None if it names none."""
+    """Return the files that a call names, or None if it names none."""
     arguments = snake_arguments(call)
     action = find_action(call, arguments_by_name=arguments)
     if action is None:
@@ -95,14 +97,14 @@ def _is_read_only_call(call: ToolCall, action: Action, arguments: Mapping[str, A
 
 
 def find_paths(
-    kind: str, action: Action, call: ToolCall, arguments: Mapping[str, Any]
+    kind: EffectKind, action: Action, call: ToolCall, arguments: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the files that a call changed, wrote to or read."""
     if kind == "changed":
         patched_paths = []
         if "File: " in call.arguments:
             patched_paths = PATCHED_FILE_PATTERN.findall(call.arguments.replace("\\n", "\n"))
-        path = first_argument_line(arguments, load_tool_table().path_arguments)
+        path = find_argument_line(arguments, load_tool_table().path_arguments)
         return tuple(dict.fromkeys([*patched_paths, *([path] if path else [])])) or (
             (action.target,) if action.target else ()
         )

@@ -335,7 +335,7 @@ def gives_no_reason(line: str) -> bool:
 
 
 def _find_last_reason(text: str) -> list[str]:
-    """Return a list of the last line that gives a reason; empty if no line does.
+    """Return a list with the last line that gives a reason, or an empty list.
 
     The only line of an output counts as a reason too, unless make printed it as a command.
     """

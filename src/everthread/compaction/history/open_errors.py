@@ -44,7 +44,7 @@ class OpenError:
 
 
 def read_failure(effect: CallEffect, turn: int) -> OpenError | None:
-    """Return a failed call as an error; None if it neither states one nor ended with an exit code of 2 or more."""
+    """Return a failed call as an error, or None if it neither states one nor ended with an exit code of 2 or more."""
     error_texts = list(effect.errors) or ([effect.tests] if effect.tests else [])
     lines = error_texts or ([effect.outcome] if _is_clear_failure(effect) else [])
     if not lines:

@@ -57,7 +57,7 @@ _SUITE_COUNT_PATTERN = re.compile(r"\s*(?:test )?(?:suites|files)\b", re.IGNOREC
 
 
 def count_tests(text: str) -> str:
-    """Return the figures of a test run, such as `3 failed, 12 passed`; empty if the text reports none."""
+    """Return the figures of a test run, such as `3 failed, 12 passed`, or an empty string if there are none."""
     if go_results := _count_go_results(text):
         return go_results
     counts = _sum_cargo_results(text) or _read_last_report(text[-4_000:])

@@ -189,20 +189,20 @@ class ThreadState:
             self.forgotten_errors.add(key := next(iter(self.errors)))
             del self.errors[key]
 
-    def open_errors(self) -> list[OpenError]:
+    def list_open_errors(self) -> list[OpenError]:
         """Return the newest open errors, oldest first."""
         return list(self.errors.values())[-MAX_SHOWN_ERRORS:]
 
-    def recent_errors(self) -> list[OpenError]:
+    def list_recent_errors(self) -> list[OpenError]:
         """Return the newest errors that still count as open at the latest turn, oldest first."""
         errors = [error for error in self.errors.values() if error.is_recent(self.latest_turn)]
         return errors[-MAX_SHOWN_ERRORS:]
 
-    def changed_files(self) -> list[str]:
+    def list_changed_files(self) -> list[str]:
         """Return the paths of the changed files, the latest change last."""
         return [path for path, file_state in self.files.items() if file_state.did == CHANGED]
 
-    def last_test(self) -> tuple[str, CommandState] | None:
+    def find_last_test(self) -> tuple[str, CommandState] | None:
         """Return the last test command and its outcome, or None."""
         tests = [(command, state) for command, state in self.commands.items() if state.is_test]
         return tests[-1] if tests else None
@@ -234,10 +234,10 @@ class ThreadState:
 
     @property
     def root_prefix(self) -> str:
-        """The prefix that paths lose in a summary; empty without a root."""
+        """The prefix that paths lose in a summary, or an empty string without a root."""
         return f"{self.root}/" if self.root else ""
 
-    def todo_items(self, *statuses: str) -> list[str]:
+    def list_todo_items(self, *statuses: str) -> list[str]:
         """Return the texts of the to-do items with one of these statuses."""
         return [entry["text"] for entry in self.todo if entry["status"] in statuses]
 

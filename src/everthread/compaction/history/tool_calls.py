@@ -15,11 +15,11 @@ from everthread.compaction.history.call_lines import (
     describe_output,
     describe_run,
     find_action,
+    find_first_statement,
     find_telling_line,
-    first_statement,
     format_outcome,
 )
-from everthread.compaction.history.effect_kinds import find_effect_kind, find_paths
+from everthread.compaction.history.effect_kinds import EffectKind, find_effect_kind, find_paths
 from everthread.compaction.history.error_lines import (
     find_error_lines,
     find_failure,
@@ -31,9 +31,9 @@ from everthread.compaction.history.shell_commands import find_branch, is_output_
 from everthread.compaction.history.tool_kinds import OTHER_KIND, snake_arguments
 from everthread.compaction.history.tool_outcomes import (
     UnwrappedOutput,
+    drop_echo,
     find_stop_reason,
     unwrap_output,
-    without_echo,
 )
 from everthread.core.messages import ToolCall
 from everthread.core.secrets.redaction import clip_words
@@ -99,7 +99,7 @@ class CallWithOutput:
         self._effect: CallEffect | None = None
 
     def describe(self, *, limit: int = MAX_LINE_CHARS, with_error: bool = True) -> str | None:
-        """Return call and outcome in one line; None if neither the tool nor a stored output is known."""
+        """Return call and outcome in one line, or None if neither the tool nor a stored output is known."""
         if self.action is None and self.stored_output is None:
             return None
         action = self.action or Action("tool")
@@ -165,8 +165,8 @@ class CallWithOutput:
         has_failed = self.failed or (
             is_program_run and bool(self.output.code or self.output.stop_reason)
         )
-        has_failed = has_failed or (self.is_output_trimmed and self.effect().failed)
-        lines = self.effect().errors if has_failed else ()
+        has_failed = has_failed or (self.is_output_trimmed and self.read_effect().failed)
+        lines = self.read_effect().errors if has_failed else ()
         has_passed = self.is_output_trimmed or self.output.has_passed_tests
         if not lines and is_program_run and (has_failed or not has_passed):
             lines = (self.output.find_error(failed=self.failed),)
@@ -176,7 +176,7 @@ class CallWithOutput:
             if " " in error and not gives_no_reason(error)
         ]
 
-    def effect(self) -> CallEffect:
+    def read_effect(self) -> CallEffect:
         """Return the effect and outcome of the call."""
         if self._effect is None:
             self._effect = _read_effect(self)
@@ -191,16 +191,14 @@ def describe_call(
     failed: bool = False,
     limit: int = MAX_LINE_CHARS,
 ) -> str | None:
-    """Return a call and its output in one line; None if neither the tool nor a stored output is known."""
+    """Return a call and its output in one line, or None if neither the tool nor a stored output is known."""
     return CallWithOutput(call, text, name=name, failed=failed).describe(limit=limit)
 
 
 class CallEffect(NamedTuple):
     """The effect and the outcome of one call, for a record of the work."""
 
-    kind: str
-    """`changed` (files), `ran` (a command), `called` (anything else that may have an effect) or `looked` (no effect).
-    """
+    kind: EffectKind
     tool: str
     target: str
     outcome: str = ""
@@ -281,7 +279,7 @@ class CallOutcome(NamedTuple):
     """The figures of a test run."""
 
 
-def _read_output_outcome(kind: str, call_with_output: CallWithOutput) -> CallOutcome:
+def _read_output_outcome(kind: EffectKind, call_with_output: CallWithOutput) -> CallOutcome:
     """Read the outcome of a call from the output of its tool."""
     output = call_with_output.output
     is_object = isinstance(call_with_output.output.data, dict)
@@ -345,16 +343,14 @@ def _find_error_without_code(output: str, tests: str) -> str:
 
 
 def _read_line_outcome(
-    kind: str, call_with_output: CallWithOutput, line: str, *errors: str
+    kind: EffectKind, call_with_output: CallWithOutput, line: str, *errors: str
 ) -> CallOutcome:
     """Read the outcome from a line that replaced the output, and the errors from that line or the lines after it."""
     outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
     code = _EXIT_IN_LINE_PATTERN.match(outcome)
     outcome_text = _SIZE_IN_LINE_PATTERN.sub("", outcome)
     tests_match = _TESTS_IN_LINE_PATTERN.match(outcome) if kind == "ran" else None
-    tests = (
-        without_echo(tests_match["tests"], call_with_output.output.command) if tests_match else ""
-    )
+    tests = drop_echo(tests_match["tests"], call_with_output.output.command) if tests_match else ""
     stop_reason = find_stop_reason(outcome_text) if kind in ("ran", "called") else ""
     error = ""
     if kind != "ran":
@@ -410,7 +406,7 @@ _MAX_MESSAGE_LINES = 3
 _MAX_MESSAGE_CHARS = 400
 
 
-def _find_result_message(kind: str, output: UnwrappedOutput) -> str:
+def _find_result_message(kind: EffectKind, output: UnwrappedOutput) -> str:
     """Return the text of a short result. For JSON, return its message or status, and the id of the created object."""
     if isinstance(output.data, dict):
         values = (output.data.get(key) for key in ("message", "status", "state"))
@@ -433,6 +429,6 @@ def _find_result_message(kind: str, output: UnwrappedOutput) -> str:
         ]
         lines = [line for line in lines if not FRAME_LINE_PATTERN.match(f"\n{line.lower()}")]
         if lines and len(lines) <= _MAX_MESSAGE_LINES:
-            return clip_words(one_line(first_statement("\n".join(lines), "")), 80)
+            return clip_words(one_line(find_first_statement("\n".join(lines), "")), 80)
         return ""
     return clip_words(one_line(find_telling_line(output.body[:2_000])), 120)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.core.messages import ToolCall
 from everthread.core.text import one_line
@@ -41,12 +41,22 @@ class ToolKind:
     target_arguments: tuple[str, ...]
 
 
+class ArgumentRule(NamedTuple):
+    """A rule that recognises a kind of tool by the names of its arguments."""
+
+    kind_name: str
+    argument_names: frozenset[str]
+    """The call has at least one of these arguments."""
+    needs_path: bool
+    """Whether the call must also have the path of a file."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolTable:
     """The words and arguments by which calls are recognised, from `data/tools.json`."""
 
     kinds: Mapping[str, ToolKind]
-    argument_rules: tuple[tuple[str, frozenset[str], bool], ...]
+    argument_rules: tuple[ArgumentRule, ...]
     path_arguments: tuple[str, ...]
     range_arguments: tuple[str, ...]
     body_arguments: tuple[str, ...]
@@ -58,7 +68,7 @@ class ToolTable:
     joining_words: frozenset[str]
     """Words of a tool's name after which an action follows, as in `get_or_create` and `load_into`."""
     read_only_programs: Mapping[str, frozenset[str]]
-    """Programs that only show something, with their read-only subcommands; empty if all subcommands are."""
+    """Programs that only show something, with their read-only subcommands, or an empty set if all subcommands are."""
     writing_arguments: Mapping[str, frozenset[str]]
     """Arguments with which a read-only program writes."""
     file_programs: frozenset[str]
@@ -91,7 +101,8 @@ def load_tool_table() -> ToolTable:
         for row in data["kinds"]
     }
     argument_rules = tuple(
-        (row["kind"], frozenset(row["any"]), row["with_path"]) for row in data["by_arguments"]
+        ArgumentRule(row["kind"], frozenset(row["any"]), row["with_path"])
+        for row in data["by_arguments"]
     )
     return ToolTable(
         kinds,
@@ -130,18 +141,18 @@ def find_kind(call: ToolCall, arguments: Mapping[str, Any]) -> tuple[ToolKind | 
     """
     table = load_tool_table()
     for kind in _find_kinds_by_name(find_descriptive_name(call, arguments)):
-        target = first_argument(arguments, kind.target_arguments) or (
+        target = find_argument(arguments, kind.target_arguments) or (
             _find_patched_file(call) if kind.name == "patch" else ""
         )
         if target:
             return kind, target
-    for name, required_arguments, needs_path in table.argument_rules:
-        if not required_arguments.isdisjoint(arguments) and (
-            not needs_path or first_argument(arguments, table.path_arguments)
+    for rule in table.argument_rules:
+        if not rule.argument_names.isdisjoint(arguments) and (
+            not rule.needs_path or find_argument(arguments, table.path_arguments)
         ):
-            return table.kinds[name], first_argument(
-                arguments, table.kinds[name].target_arguments
-            ) or _find_patched_file(call)
+            kind = table.kinds[rule.kind_name]
+            target = find_argument(arguments, kind.target_arguments)
+            return kind, target or _find_patched_file(call)
     return None, ""
 
 
@@ -150,7 +161,7 @@ def find_descriptive_name(call: ToolCall, arguments: Mapping[str, Any]) -> str:
     table = load_tool_table()
     command = arguments.get("command")
     if isinstance(command, str) and table.kinds["shell"] not in _find_kinds_by_name(call.name):
-        return command[:200] if first_argument(arguments, table.path_arguments) else call.name
+        return command[:200] if find_argument(arguments, table.path_arguments) else call.name
     return call.name.rpartition("__")[2]
 
 
@@ -175,12 +186,12 @@ def _to_snake_case(name: str) -> str:
     return _CASE_CHANGE_PATTERN.sub("_", name[:200]).lower()
 
 
-def first_argument_line(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
+def find_argument_line(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
     """Return the first of these arguments that is not empty, on one line."""
-    return one_line(first_argument(arguments, names))
+    return one_line(find_argument(arguments, names))
 
 
-def first_argument(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
+def find_argument(arguments: Mapping[str, Any], names: Iterable[str]) -> str:
     """Return the first of these arguments that is not empty."""
     for name in names:
         if name not in arguments:

@@ -7,9 +7,9 @@ object. Everything here is a guess from text: if nothing is clear, nothing is re
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import cached_property
+from typing import Any
 
 from everthread.compaction.history.error_lines import contains_any, find_error_line
 from everthread.compaction.history.reported_tests import count_tests
@@ -30,22 +30,6 @@ _FAILURE_FLAGS = {"success": False, "ok": False, "isError": True, "is_error": Tr
 """Fields of a JSON object that say that the call failed if they have this value."""
 
 
-T = TypeVar("T")
-
-
-class UnlockedCachedProperty(Generic[T]):
-    """A `functools.cached_property` without a lock, which would take as long as computing the value."""
-
-    def __init__(self, read: Callable[[Any], T]) -> None:
-        self._read = read
-        self._name = read.__name__
-
-    def __get__(self, owner: Any, _kind: Any) -> T:
-        value: T = self._read(owner)
-        owner.__dict__[self._name] = value
-        return value
-
-
 @dataclass
 class UnwrappedOutput:
     """A tool's output without the JSON that it may be wrapped in."""
@@ -63,9 +47,8 @@ class UnwrappedOutput:
     """The id of the session in which the process continues."""
     command: str = ""
     """The command line that wrote it."""
-    _cached_error: str | None = None
 
-    @UnlockedCachedProperty
+    @cached_property
     def code(self) -> int | None:
         """The exit code, from the JSON around the output or from the output's text.
 
@@ -75,15 +58,15 @@ class UnwrappedOutput:
             return self.exit_code
         return find_exit_code(self.body)
 
-    @UnlockedCachedProperty
+    @cached_property
     def stop_reason(self) -> str:
         """The reason why the call did not finish (`find_stop_reason`)."""
         return find_stop_reason(self.body)
 
-    @UnlockedCachedProperty
+    @cached_property
     def tests(self) -> str:
         """The test results that the output reports (`count_tests`), and does not just repeat from the command."""
-        return without_echo(count_tests(self.body), self.command)
+        return drop_echo(count_tests(self.body), self.command)
 
     @property
     def has_passed_tests(self) -> bool:
@@ -91,17 +74,15 @@ class UnwrappedOutput:
         return bool(self.tests) and not contains_any(self.tests, ("failed", "error"))
 
     def find_error(self, *, failed: bool) -> str:
-        """Return the line that names the error (`find_error_line`); empty if the call ended with exit code 0."""
-        if self._cached_error is None:
-            has_failed = failed or bool(self.code) or bool(self.stop_reason)
-            self._cached_error = ""
-            if self.code != 0:
-                self._cached_error = self.error or find_error_line(self.body, failed=has_failed)
-        return self._cached_error
+        """Return the line that names the error, or an empty string if the call ended with exit code 0."""
+        if self.code == 0:
+            return ""
+        has_failed = failed or bool(self.code) or bool(self.stop_reason)
+        return self.error or find_error_line(self.body, failed=has_failed)
 
 
-def without_echo(tests: str, command: str) -> str:
-    """Return the figures of a test run; none if the command itself states them, as a commit message does."""
+def drop_echo(tests: str, command: str) -> str:
+    """Return the figures of a test run, or an empty string if the command itself states them, as commit messages do."""
     return "" if all(figure in command for figure in tests.split(", ")) else tests
 
 
@@ -239,7 +220,7 @@ def _find_exit_matches(text: str) -> list[re.Match[str]]:
 
 
 def find_stop_reason(text: str) -> str:
-    """Return the reason why a call did not finish, from both ends of its output; empty if it finished."""
+    """Return the reason why a call did not finish, from both ends of its output, or an empty string if it finished."""
     both_ends = f"{text[:300]}\n{text[-300:]}"
     lowered = both_ends.lower()
     match = _STOPPED_RUN_PATTERN.search(both_ends) if contains_any(lowered, _STOP_WORDS) else None

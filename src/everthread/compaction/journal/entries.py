@@ -72,7 +72,7 @@ class JournalEntry:
             or self.other_call_count
         )
 
-    def header(self) -> str:
+    def render_header(self) -> str:
         """Return the first line: the turns, and the counts of the work."""
         span = str(self.first_turn)
         if self.last_turn > self.first_turn:
@@ -96,7 +96,7 @@ class JournalEntry:
     @cached_property
     def body(self) -> str:
         """The entry's text without its closing words."""
-        return "\n- ".join((self.header(), *self.lines))
+        return "\n- ".join((self.render_header(), *self.lines))
 
     @cached_property
     def text(self) -> str:
@@ -104,7 +104,7 @@ class JournalEntry:
             return self.body
         if self.lines:
             return f"{self.body}\n- ended: {self.closing_words}"
-        return f"{self.header()} — {self.closing_words}"
+        return f"{self.render_header()} — {self.closing_words}"
 
     @cached_property
     def commands(self) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ class JournalEntry:
 
 
 def find_last_outcome(entry: JournalEntry) -> str:
-    """Return a line with the last command of an entry whose exit code or tests are known; empty if there is none."""
+    """Return a line with the last command of an entry whose exit code or tests are known, or an empty string."""
     for line in reversed(entry.lines):
         if " → " in line and (runs := _LAST_RUN_PATTERN.findall(line)):
             command, outcome = runs[-1]

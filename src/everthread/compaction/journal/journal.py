@@ -40,7 +40,7 @@ class Journal:
 
     entries: tuple[JournalEntry, ...] = ()
     quiet_message_count: int = 0
-    """The messages of entries that were dropped because they say nothing."""
+    """The messages of entries that were dropped because they report nothing."""
 
     @property
     def message_count(self) -> int:
@@ -52,11 +52,11 @@ class Journal:
         if not self.entries:
             return self
         # The shortened entries may be dropped, and then the line before them says so.
-        max_tokens = budget - count(self.intro(self.message_count))
+        max_tokens = budget - count(self.render_intro(self.message_count))
         entries = fit_entries(self.entries, max_tokens, count)
         return drop_quiet_entries(entries, self.quiet_message_count)
 
-    def intro(self, quiet_message_count: int | None = None) -> str:
+    def render_intro(self, quiet_message_count: int | None = None) -> str:
         """Return the line before the entries that explains them."""
         messages = count_noun(self.message_count, "message")
         quiet_count = quiet_message_count or self.quiet_message_count
@@ -69,9 +69,9 @@ class Journal:
         )
 
     def render(self) -> str:
-        """Return the journal as text; empty without entries."""
+        """Return the journal as text, or an empty string without entries."""
         if self.entries:
-            return "\n".join([self.intro(), *(entry.text for entry in self.entries)])
+            return "\n".join([self.render_intro(), *(entry.text for entry in self.entries)])
         return ""
 
 
@@ -80,7 +80,7 @@ _QUIET_COUNT_PATTERN = re.compile(rf" ([\d,]{{1,12}}) messages?{re.escape(_QUIET
 
 
 def drop_quiet_entries(entries: Sequence[JournalEntry], quiet_message_count: int) -> Journal:
-    """Return a journal without the entries that say nothing, unless all of them do.
+    """Return a journal of the entries that report something. If none does, merge them instead.
 
     `quiet_message_count`: the messages of entries that were dropped before.
     """
@@ -137,4 +137,4 @@ def make_background_entry(text: str, messages: int) -> JournalEntry:
 
 
 INTRO_START = "(Journal of "
-"""The beginning of `Journal.intro`."""
+"""The beginning of `Journal.render_intro`."""

@@ -140,13 +140,17 @@ class _PartReader:
         for span in self._find_turn_spans():
             steps = self._describe_steps(span)
             is_continued = self._turns[span.start] == last_turn
-            for part_span in self._split_turn(span, steps):
-                parts.append(self._read_part(part_span, steps, is_continued=is_continued))
-                is_continued = True
             closing_words = self._join_closing_words(span)
-            parts[-1] = replace(
-                parts[-1], entry=replace(parts[-1].entry, closing_words=closing_words)
-            )
+            for part_span in self._split_turn(span, steps):
+                entry = self._count_work(part_span, steps)
+                is_last = part_span.stop == span.stop
+                entry = replace(
+                    entry,
+                    closing_words=closing_words if is_last else "",
+                    is_continued=is_continued or part_span.start > span.start,
+                )
+                part_steps = [steps[index] for index in part_span if index in steps]
+                parts.append(_TurnPart(entry, list(map(self._drop_shown_errors, part_steps))))
         return parts
 
     def _find_turn_spans(self) -> list[range]:
@@ -197,10 +201,8 @@ class _PartReader:
             step_count += bool(step.note or step.changed_paths or step.calls)
         return [*part_spans, range(start, span.stop)]
 
-    def _read_part(
-        self, span: range, steps: Mapping[int, Step], *, is_continued: bool
-    ) -> _TurnPart:
-        """Return a part with the counts of the work in it."""
+    def _count_work(self, span: range, steps: Mapping[int, Step]) -> JournalEntry:
+        """Return an entry with the counts of the work in a part of a turn."""
         effects = [
             effect
             for index in span
@@ -216,7 +218,7 @@ class _PartReader:
         }
         kinds = Counter(effect.kind for effect in effects)
         turn = self._turns[span.start]
-        entry = JournalEntry(
+        return JournalEntry(
             turn,
             turn,
             message_count=len(span),
@@ -225,10 +227,6 @@ class _PartReader:
             failed_count=sum(effect.kind == "ran" and effect.failed for effect in effects),
             other_call_count=kinds["called"],
             look_count=kinds["looked"],
-            is_continued=is_continued,
-        )
-        return _TurnPart(
-            entry, [self._drop_shown_errors(steps[index]) for index in span if index in steps]
         )
 
     def _drop_shown_errors(self, step: Step) -> Step:

@@ -106,7 +106,7 @@ def _changes_todo(effect: CallEffect) -> bool:
 
 
 def _list_changed_paths(effect: CallEffect) -> tuple[str, ...]:
-    """Return the paths that a call changed; empty if it failed or is not done."""
+    """Return the paths that a call changed, or none if it failed or is not done."""
     return () if effect.failed or not effect.is_done else effect.paths or (effect.target,)
 
 

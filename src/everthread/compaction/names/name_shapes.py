@@ -19,8 +19,8 @@ MAX_SHOWN_PATH_PARTS = 2
 _ESCAPED_SPACE_PATTERN = re.compile(r"\\(?:[nrt]|u00[0-9a-f]{2})")
 """Escaped white space and signs, as in a JSON text inside a text."""
 _WINDOWS_PATH_PATTERN = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\")
-_NAME_RUN_PATTERN = re.compile(r"[A-Za-z0-9_$@~./:+-]{3,199}[A-Za-z0-9_]")
-"""A run of characters that names are made of."""
+_SEGMENT_PATTERN = re.compile(r"[A-Za-z0-9_$@~./:+-]{3,199}[A-Za-z0-9_]")
+"""Adjacent characters that names are made of."""
 _SEPARATORS_PATTERN = re.compile(r"[.:/+@$~]+")
 _LETTER_PATTERN = re.compile("[A-Za-z]")
 _CASE_CHANGE_PATTERN = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]")
@@ -48,19 +48,19 @@ def read_names(text: str, *, is_typed: bool = False) -> list[str]:
 
     `is_typed`: whether the text is a command or a single word, so that hyphens join parts of names, not words.
     """
-    runs = dict.fromkeys(_NAME_RUN_PATTERN.findall(_without_escapes(text)))
-    names = map(_read_typed_run, runs) if is_typed else map(_read_prose_run, runs)
+    segments = dict.fromkeys(_SEGMENT_PATTERN.findall(_without_escapes(text)))
+    names = map(_read_typed_segment, segments) if is_typed else map(_read_prose_segment, segments)
     return list(dict.fromkeys(chain.from_iterable(names)))
 
 
 def read_file_names(text: str) -> list[str]:
     """Return the files in a text, each once. This takes a third of the time of `read_names`."""
-    runs = (
-        run
-        for run in dict.fromkeys(_NAME_RUN_PATTERN.findall(_without_escapes(text)))
-        if "." in run
+    segments = (
+        segment
+        for segment in dict.fromkeys(_SEGMENT_PATTERN.findall(_without_escapes(text)))
+        if "." in segment
     )
-    names = chain.from_iterable(map(_read_prose_run, runs))
+    names = chain.from_iterable(map(_read_prose_segment, segments))
     return [name for name in dict.fromkeys(names) if is_file(name)]
 
 
@@ -73,7 +73,7 @@ def read_names_by_line(text: str) -> set[str]:
 @lru_cache(maxsize=1 << 12)
 def _read_typed_line(line: str) -> tuple[str, ...]:
     """Return the names in one line, read as typed."""
-    return tuple(chain.from_iterable(map(_read_typed_run, _NAME_RUN_PATTERN.findall(line))))
+    return tuple(chain.from_iterable(map(_read_typed_segment, _SEGMENT_PATTERN.findall(line))))
 
 
 def _without_escapes(text: str) -> str:
@@ -120,52 +120,52 @@ def shorten_path(name: str) -> str:
 
 
 @lru_cache(maxsize=1 << 15)
-def _read_prose_run(run: str) -> tuple[str, ...]:
-    """Return the names in a run of prose."""
-    return _read_run(run, is_typed=False)
+def _read_prose_segment(segment: str) -> tuple[str, ...]:
+    """Return the names in a segment of prose."""
+    return _read_segment(segment, is_typed=False)
 
 
 @lru_cache(maxsize=1 << 15)
-def _read_typed_run(run: str) -> tuple[str, ...]:
-    """Return the names in a run that was typed. Only hyphens and absolute paths are read otherwise than in prose."""
-    if "-" in run or run[0] in "/~":
-        return _read_run(run, is_typed=True)
-    return _read_prose_run(run)
+def _read_typed_segment(segment: str) -> tuple[str, ...]:
+    """Return the names in a typed segment. Only hyphens and absolute paths are read otherwise than in prose."""
+    if "-" in segment or segment[0] in "/~":
+        return _read_segment(segment, is_typed=True)
+    return _read_prose_segment(segment)
 
 
-def _read_run(run: str, *, is_typed: bool) -> tuple[str, ...]:
-    """Return the names in a run of name characters."""
-    if run.isalpha():
-        return (run,) if _changes_case(run) else ()
-    if _SEPARATORS_PATTERN.search(run) is None:
-        word = run.strip("-")
+def _read_segment(segment: str, *, is_typed: bool) -> tuple[str, ...]:
+    """Return the names in a segment of name characters."""
+    if segment.isalpha():
+        return (segment,) if _changes_case(segment) else ()
+    if _SEPARATORS_PATTERN.search(segment) is None:
+        word = segment.strip("-")
         return (word,) if _is_name(word, is_typed) else ()
-    if "://" in run or _ADDRESS_PATTERN.fullmatch(run):
-        return (run,) if len(run) <= MAX_NAME_CHARS else ()
-    if ":" in run:
-        return _read_colon_parts(run, is_typed=is_typed)
-    path = run.lstrip("+-").removeprefix("./")
+    if "://" in segment or _ADDRESS_PATTERN.fullmatch(segment):
+        return (segment,) if len(segment) <= MAX_NAME_CHARS else ()
+    if ":" in segment:
+        return _read_colon_parts(segment, is_typed=is_typed)
+    path = segment.lstrip("+-").removeprefix("./")
     if path.count("/") == 1:
         path = path.removeprefix("/")
     is_folder = is_typed and _ABSOLUTE_PATH_PATTERN.fullmatch(path) is not None
     if len(path) <= MAX_NAME_CHARS and (is_folder or _is_file_path(path)):
         return (shorten_path(path),)
-    parts = (part.strip("-") for part in _SEPARATORS_PATTERN.split(run))
+    parts = (part.strip("-") for part in _SEPARATORS_PATTERN.split(segment))
     return tuple(dict.fromkeys(part for part in parts if _is_name(part, is_typed)))
 
 
-def _read_colon_parts(run: str, *, is_typed: bool) -> tuple[str, ...]:
+def _read_colon_parts(segment: str, *, is_typed: bool) -> tuple[str, ...]:
     """Return the names between colons, such as a file before a line number, or a host before its port."""
-    if _HOST_WITH_PORT_PATTERN.fullmatch(run) and not _is_file_path(run.partition(":")[0]):
-        return (run,)
-    parts = (part.rstrip(_EDGE_CHARS) for part in run.split(":"))
-    names = (_read_run(piece, is_typed=is_typed) for piece in parts if len(piece) >= 4)
+    if _HOST_WITH_PORT_PATTERN.fullmatch(segment) and not _is_file_path(segment.partition(":")[0]):
+        return (segment,)
+    parts = (part.rstrip(_EDGE_CHARS) for part in segment.split(":"))
+    names = (_read_segment(piece, is_typed=is_typed) for piece in parts if len(piece) >= 4)
     return tuple(dict.fromkeys(chain.from_iterable(names)))
 
 
-def _is_file_path(run: str) -> bool:
-    """Return whether a run is a path to a file, or a file's name."""
-    folder, slash, base = run.rpartition("/")
+def _is_file_path(segment: str) -> bool:
+    """Return whether a segment is a path to a file, or a file's name."""
+    folder, slash, base = segment.rpartition("/")
     stem, dot, ending = base.rpartition(".")
     table = _load_table()
     if base in table.files:
@@ -189,7 +189,7 @@ def _changes_case(word: str) -> bool:
 
 
 def _is_name(part: str, is_typed: bool) -> bool:  # noqa: FBT001 - called in a loop
-    """Return whether a part of a run is a name.
+    """Return whether a part of a segment is a name.
 
     A name has an underscore, a change of case, or letters with digits. In typed text, a hyphen also makes a name.
     """

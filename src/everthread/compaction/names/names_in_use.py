@@ -100,28 +100,32 @@ class NamesInUse:
         self, messages: Sequence[MessageFacts], effects_by_index: EffectsByIndex
     ) -> None:
         """Count the names in calls and texts of new messages, which have these effects."""
-        for index, facts in enumerate(messages):
+        for index, message_facts in enumerate(messages):
             self._message_count += 1
-            if facts.without_summary is None:
+            if message_facts.without_summary is None:
                 continue
-            names = _read_message_names(facts, effects_by_index.get(index, ()))
-            self._add_uses(names.text_names, TEXT_WEIGHT, facts)
-            self._add_uses(names.call_names, CALL_WEIGHT, facts)
-            self._add_uses(names.attached_names, ATTACHED_WEIGHT, facts)
+            names = _read_message_names(message_facts, effects_by_index.get(index, ()))
+            self._add_uses(names.text_names, TEXT_WEIGHT, message_facts)
+            self._add_uses(names.call_names, CALL_WEIGHT, message_facts)
+            self._add_uses(names.attached_names, ATTACHED_WEIGHT, message_facts)
             for command in names.commands:
-                ran_before = command in self._weights
-                weight = COMMAND_WEIGHT if ran_before else FIRST_COMMAND_WEIGHT
-                self._add_uses((command,), weight, facts)
+                was_run_before = command in self._weights
+                weight = COMMAND_WEIGHT if was_run_before else FIRST_COMMAND_WEIGHT
+                self._add_uses((command,), weight, message_facts)
 
     def with_outputs(self, messages: Sequence[MessageFacts]) -> NamesInUse:
         """Return a copy without secrets that also counts the names in outputs; in old outputs, only the files."""
         counted_names = self.copy()
         last_old_position = self._message_count - MAX_OUTPUT_AGE_MESSAGES
-        for position, facts in enumerate(messages, self._message_count - len(messages) + 1):
-            if facts.outputs:
+        for position, message_facts in enumerate(messages, self._message_count - len(messages) + 1):
+            if message_facts.outputs:
                 is_recent = position > last_old_position
-                names = _read_output_names(facts) if is_recent else _read_output_files(facts)
-                counted_names._add_uses(names, OUTPUT_WEIGHT, facts, position=position)
+                names = (
+                    _read_output_names(message_facts)
+                    if is_recent
+                    else _read_output_files(message_facts)
+                )
+                counted_names._add_uses(names, OUTPUT_WEIGHT, message_facts, position=position)
         counted_names._weights = dict(counted_names._rank()[:MAX_NAMES])
         for name in counted_names._find_secret_names():
             del counted_names._weights[name]
@@ -136,7 +140,7 @@ class NamesInUse:
         counted_names.add_messages(messages, effects_by_index)
         return counted_names.with_outputs(messages)
 
-    def ranked_names(self) -> list[str]:
+    def rank_names(self) -> list[str]:
         """Return the names, the most used first."""
         return [name for name, _ in self._rank()]
 
@@ -209,7 +213,7 @@ class NamesInUse:
                 self._unchecked_sources[name] = source
 
     def _rebase(self, position: int) -> None:
-        """Make this message the base of all weights, because they would outgrow a float."""
+        """Make this message the base of all weights, which would outgrow a float after 61,000 messages."""
         fade_factor = 1 / self._growth_factor(position)
         self._weights = {name: weight * fade_factor for name, weight in self._weights.items()}
         self._base_position = position
@@ -270,20 +274,20 @@ def _find_secrets_among(names: Iterable[str], text: str) -> list[str]:
     return secret_names
 
 
-def _read_message_names(facts: MessageFacts, effects: Sequence[CallEffect]) -> MessageNames:
+def _read_message_names(message_facts: MessageFacts, effects: Sequence[CallEffect]) -> MessageNames:
     """Return the names in the calls and the text of a message with these effects."""
-    role = facts.message.get("role")
+    role = message_facts.message.get("role")
     if role == "assistant":
-        return _read_answer_names(facts, effects)
+        return _read_answer_names(message_facts, effects)
     if role == "user":
-        return _read_user_names(facts)
+        return _read_user_names(message_facts)
     return MessageNames()
 
 
-def _read_answer_names(facts: MessageFacts, effects: Sequence[CallEffect]) -> MessageNames:
+def _read_answer_names(message_facts: MessageFacts, effects: Sequence[CallEffect]) -> MessageNames:
     """Return the names in an assistant's message."""
     call_names, repeated_names = _read_call_names(effects)
-    text = text_of(facts.without_summary or {})
+    text = text_of(message_facts.without_summary or {})
     text_names = dict.fromkeys(read_names(text)) if text else {}
     return MessageNames(
         tuple(call_names),
@@ -292,11 +296,11 @@ def _read_answer_names(facts: MessageFacts, effects: Sequence[CallEffect]) -> Me
     )
 
 
-def _read_user_names(facts: MessageFacts) -> MessageNames:
+def _read_user_names(message_facts: MessageFacts) -> MessageNames:
     """Return the names in a user's message; names outside the user's own words are listed separately."""
-    user_names = read_names(facts.user_words)
-    text = text_of(facts.without_summary or {})
-    all_names = read_names(text) if len(text) > len(facts.user_words) else []
+    user_names = read_names(message_facts.user_words)
+    text = text_of(message_facts.without_summary or {})
+    all_names = read_names(text) if len(text) > len(message_facts.user_words) else []
     return MessageNames(
         text_names=tuple(user_names),
         attached_names=tuple(name for name in all_names if name not in user_names),
@@ -361,17 +365,17 @@ def _list_commands(effects: Iterable[CallEffect]) -> list[str]:
     ]
 
 
-def _read_output_names(facts: MessageFacts) -> Sequence[str]:
+def _read_output_names(message_facts: MessageFacts) -> Sequence[str]:
     """Return the names at both ends of each output of a message, and all files in it."""
-    names = [name for output in facts.outputs for name in _read_output_ends(output.text)]
-    if any(len(output.text) > 2 * OUTPUT_END_CHARS for output in facts.outputs):
-        names += _read_output_files(facts)
+    names = [name for output in message_facts.outputs for name in _read_output_ends(output.text)]
+    if any(len(output.text) > 2 * OUTPUT_END_CHARS for output in message_facts.outputs):
+        names += _read_output_files(message_facts)
     return list(dict.fromkeys(names))
 
 
-def _read_output_files(facts: MessageFacts) -> Sequence[str]:
+def _read_output_files(message_facts: MessageFacts) -> Sequence[str]:
     """Return the files in the outputs of a message."""
-    return [name for output in facts.outputs for name in read_file_names(output.text)]
+    return [name for output in message_facts.outputs for name in read_file_names(output.text)]
 
 
 def _read_output_ends(text: str) -> list[str]:
@@ -383,8 +387,8 @@ def _read_output_ends(text: str) -> list[str]:
     return [name for name in read_names(text) if "://" not in name]
 
 
-def _join_source_text(facts: MessageFacts) -> str:
+def _join_source_text(message_facts: MessageFacts) -> str:
     """Return all text of a message, including argument names of calls, which help to recognise secrets."""
-    calls = (call.arguments for call in facts.calls)
-    outputs = (output.text for output in facts.outputs)
-    return "\n".join([text_of(facts.without_summary or {}), *calls, *outputs])
+    calls = (call.arguments for call in message_facts.calls)
+    outputs = (output.text for output in message_facts.outputs)
+    return "\n".join([text_of(message_facts.without_summary or {}), *calls, *outputs])

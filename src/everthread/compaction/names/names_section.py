@@ -47,7 +47,7 @@ class NamesSection:
     @classmethod
     def plan(cls, names: NamesInUse, budget: int, *, continues: bool = False) -> NamesSection:
         """Return the section for a summary of `budget` tokens. `continues`: it continues an earlier summary."""
-        ranked_names = names.ranked_names()
+        ranked_names = names.rank_names()
         needed_tokens = sum(map(len, ranked_names)) // 3 + 3 * len(ranked_names)
         max_tokens = budget // MAX_SECTION_SHARE
         if continues:
@@ -124,7 +124,7 @@ class _Listing:
             self.names[end] = []
 
     def write(self) -> str:
-        """Return the line of the section, empty if there are no names."""
+        """Return the line of the section, or an empty string if there are no names."""
         names = (
             f"{name}{{{' '.join(files)}}}" if files[1:] else f"{name}{''.join(files)}"
             for name, files in self.names.items()

@@ -184,7 +184,7 @@ def _join_states(earlier: ThreadState, later: ThreadState, offset: int) -> Threa
         branch=later.branch or earlier.branch,
         processes=[*earlier.processes, *later.processes],
         root=later.root or earlier.root,
-        names=NamesInUse.from_list([*later.names.ranked_names(), *earlier.names.ranked_names()]),
+        names=NamesInUse.from_list([*later.names.rank_names(), *earlier.names.rank_names()]),
         latest_turn=max((earlier.latest_turn, *(error.turn for error in errors.values()))),
     )
 

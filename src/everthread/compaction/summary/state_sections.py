@@ -39,9 +39,9 @@ def render_state_sections(state: ThreadState, max_tokens: int, count: CountToken
     """Return the sections that come from the state, within `max_tokens` tokens; open errors take at most half."""
     texts = {
         STATE: _render_state(state),
-        PROGRESS: _render_list(state.todo_items("in_progress", "active", "doing")),
+        PROGRESS: _render_list(state.list_todo_items("in_progress", "active", "doing")),
         BLOCKED: render_open_errors(state),
-        REMAINING: _render_list(state.todo_items("pending", "todo", "open", "not_started")),
+        REMAINING: _render_list(state.list_todo_items("pending", "todo", "open", "not_started")),
     }
     sections: Sections = {}
     remaining = max_tokens
@@ -70,7 +70,7 @@ def _render_state(state: ThreadState) -> str:
         lines.append(f"{ROOT_LABEL}{root}")
     if branch := _clip_to_line(state.branch):
         lines.append(f"{BRANCH_LABEL}{branch}")
-    if test := state.last_test():
+    if test := state.find_last_test():
         outcome = _clip_to_line(test[1].outcome)
         lines.append(
             f"{TEST_LABEL}{_quote_code(test[0], MAX_COMMAND_CHARS)}"
@@ -89,7 +89,7 @@ def _render_list(items: Iterable[str]) -> str:
 
 def render_open_errors(state: ThreadState) -> str:
     """Return the open errors, word for word, each with the failed call."""
-    recent_errors = state.recent_errors()
+    recent_errors = state.list_recent_errors()
     lines = []
     for key, error in state.errors.items():
         if any(error is recent_error for recent_error in recent_errors):

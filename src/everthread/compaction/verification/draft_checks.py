@@ -87,10 +87,10 @@ def _add_missing_facts(
         for line in render_open_errors(state).split("\n")
         if line and line.rpartition("): ")[2][:80] not in draft_text
     ]
-    fact_count = len(state.changed_files()) + len(state.recent_errors())
+    fact_count = len(state.list_changed_files()) + len(state.list_recent_errors())
     missing_paths = [
         path
-        for path in state.changed_files()
+        for path in state.list_changed_files()
         if path.removeprefix(state.root_prefix) not in draft_text
     ]
     added_count = len(missing_paths) + len(errors)

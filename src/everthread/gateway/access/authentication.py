@@ -21,7 +21,7 @@ from everthread.errors import EverthreadError
 from everthread.gateway.access.key_creation import digest_of, is_key
 from everthread.gateway.access.quotas import KeyAccount, KeyUsageCounter
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, Account, Mode
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.store.key_records import StoredKey
 from everthread.store.records import DEFAULT_TENANT
 from everthread.store.store import Store
@@ -54,18 +54,18 @@ class Caller:
         return None if self.key_id is None else self.tenant
 
     def admit(self) -> None:
-        """Count a request. Raise `Refused` if a limit is reached."""
+        """Count a request. Raise `RequestRefused` if a limit is reached."""
         if self.account is not None:
             self.account.admit()
 
     async def authorize(self, usage: CanonicalUsage, model: str) -> None:
-        """Raise `Refused` unless this client may spend this usage on the operator's own key.
+        """Raise `RequestRefused` unless this client may spend this usage on the operator's own key.
 
         Called before every use of the operator's key: for a summary of a proxied conversation, for a compaction item
         and for `/v1/compact`. A credential that no upstream has accepted may be made up; a gateway key has limits.
         """
         if self.credential is not None and not await self.credential.is_accepted():
-            raise Refused(
+            raise RequestRefused(
                 403,
                 "unknown_credential",
                 "No upstream has accepted this credential yet.",
@@ -75,7 +75,7 @@ class Caller:
 
 
 class Authenticator(Protocol):
-    """Authenticates requests; raises `Refused`."""
+    """Authenticates requests; raises `RequestRefused`."""
 
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         """Find the caller of a request. `headers`: its `CREDENTIAL_HEADERS`, by their lower-case names."""
@@ -176,7 +176,7 @@ class KeyAuthenticator:
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         sent_credentials = list_credentials(headers)
         if not sent_credentials:
-            raise Refused(
+            raise RequestRefused(
                 401,
                 "missing_api_key",
                 "The request has no API key. Send one as `Authorization: Bearer et_…`.",
@@ -184,7 +184,7 @@ class KeyAuthenticator:
         token = next(filter(is_key, sent_credentials), None)
         stored_key = await self._find_key(digest_of(token)) if token is not None else None
         if stored_key is None or stored_key.revoked_at is not None:
-            raise Refused(
+            raise RequestRefused(
                 401,
                 "invalid_api_key",
                 "This API key is not known here, or was revoked.",
@@ -225,7 +225,7 @@ class KeyAuthenticator:
                 str(error) or f"no answer within {_LOOKUP_TIMEOUT_SECONDS:g} s",
             )
             message = "API keys cannot be checked right now. Try again in a second."
-            raise Refused(503, "keys_unavailable", message, retry_after=1) from error
+            raise RequestRefused(503, "keys_unavailable", message, retry_after=1) from error
 
     async def _read_key(self, digest: str) -> StoredKey | None:
         day = self._usage_counter.day
@@ -310,7 +310,7 @@ class PassthroughAuthenticator:
     async def authenticate(self, headers: Mapping[str, str]) -> Caller:
         sent_credentials = list_credentials(headers)
         if not sent_credentials:
-            raise Refused(
+            raise RequestRefused(
                 401,
                 "missing_api_key",
                 "The request has no credential. Send the one for the upstream; it is forwarded.",

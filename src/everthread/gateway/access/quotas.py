@@ -17,7 +17,7 @@ from everthread.core.types import ModelRequest
 from everthread.core.utc_days import DAY_SECONDS, format_utc_day
 from everthread.errors import EverthreadError, SummaryError
 from everthread.gateway.contracts import Authorize
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.store.key_records import NO_USE, KeyUse, NewKey
 from everthread.store.store import Store
 from everthread.thread.thread_setup import CheckPermission
@@ -53,7 +53,7 @@ class KeyUsageCounter:
     def add_stored_use(self, key_id: str, day: str, use: KeyUse) -> None:
         """Take over usage that was just read from the store. Ignore it during a write, which returns the new sums."""
         if day == self.day and (day, key_id) not in self._uses_being_written:
-            uses_of_day = self._stored_uses_of(day)
+            uses_of_day = self._get_stored_uses(day)
             old_use = uses_of_day.get(key_id, NO_USE)
             uses_of_day[key_id] = KeyUse(
                 max(old_use.requests, use.requests),
@@ -62,20 +62,20 @@ class KeyUsageCounter:
             )
 
     def admit(self, key: NewKey) -> None:
-        """Count a request. Raise `Refused` if a limit is reached."""
+        """Count a request. Raise `RequestRefused` if a limit is reached."""
         self._check(key, NO_USE)
         self._add((self.day, key.id), KeyUse(requests=1))
 
     def authorize(self, key: NewKey, usage: CanonicalUsage, model: str) -> None:
-        """Raise `Refused` if a call with this usage would exceed a limit. Count nothing."""
+        """Raise `RequestRefused` if a call with this usage would exceed a limit. Count nothing."""
         cost = compute_call_cost(usage, model, time=datetime.fromtimestamp(self._wall_clock(), UTC))
         self._check(key, KeyUse(tokens=usage.total_tokens, dollars=cost or Decimal(0)))
 
     def _check(self, key: NewKey, added_use: KeyUse) -> None:
-        """Raise `Refused` if a limit is reached, or would be exceeded with this additional use."""
+        """Raise `RequestRefused` if a limit is reached, or would be exceeded with this additional use."""
         day = self.day
         entry = day, key.id
-        total_use = self._stored_uses_of(day).get(key.id, NO_USE)
+        total_use = self._get_stored_uses(day).get(key.id, NO_USE)
         total_use += self._uses_being_written.get(entry, NO_USE) + self._unwritten_uses.get(
             entry, NO_USE
         )
@@ -111,19 +111,19 @@ class KeyUsageCounter:
 
     def _make_limit_error(
         self, key: NewKey, unit: str, limit: int | Decimal, spent: int | Decimal
-    ) -> Refused:
+    ) -> RequestRefused:
         wait_seconds = DAY_SECONDS - self._wall_clock() % DAY_SECONDS
         figures = f"{spent:,} of {limit:,} {unit}"
         if unit == "dollars":
             figures = f"${spent:,.4f} of ${limit:,.4f}"
-        return Refused(
+        return RequestRefused(
             429,
             f"{unit}_per_day_exceeded",
             f"The key et_{key.id} has used {figures} of this day (UTC); try again in {wait_seconds:,.0f} seconds.",
             retry_after=wait_seconds,
         )
 
-    def _stored_uses_of(self, day: str) -> dict[str, KeyUse]:
+    def _get_stored_uses(self, day: str) -> dict[str, KeyUse]:
         if self._stored_day != day:
             self._stored_day = day
             self._stored_uses = {}
@@ -170,7 +170,7 @@ class KeyUsageCounter:
             for key in uses:
                 del self._uses_being_written[day, key]
             if day == self.day:
-                self._stored_uses_of(day).update(sums)
+                self._get_stored_uses(day).update(sums)
         return True
 
 
@@ -200,7 +200,7 @@ def make_spending_check(authorize: Authorize) -> CheckPermission:
         output = max_tokens if isinstance(max_tokens, int) else 0
         try:
             await authorize(CanonicalUsage(chars // BYTES_PER_TOKEN, output), request.model)
-        except Refused as refused:
+        except RequestRefused as refused:
             raise SummaryError(refused.message) from refused
 
     return permit

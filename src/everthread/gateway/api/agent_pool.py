@@ -16,7 +16,7 @@ from everthread.errors import EverthreadError
 from everthread.gateway.api import QueueOptions
 from everthread.gateway.api.leased_store import LeasedStore
 from everthread.gateway.api.schemas import CreateThread
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.store.records import (
     Lease,
     NewSession,
@@ -71,13 +71,13 @@ class AgentPool:
         self._slots: OrderedDict[str, AgentSlot] = OrderedDict()
 
     def check_model(self, name: str | None) -> None:
-        """Raise `Refused` for a model that clients may not choose, such as a file on this machine."""
+        """Raise `RequestRefused` for a model that clients may not choose, such as a file on this machine."""
         if name is None:
             return
         if name.lower().endswith(".gguf") or not any(
             fnmatch.fnmatchcase(name, pattern) for pattern in self._options.models
         ):
-            raise Refused(
+            raise RequestRefused(
                 403,
                 "model_not_allowed",
                 f"The model {name[:100]!r} cannot be chosen here.",

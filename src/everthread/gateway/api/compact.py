@@ -15,9 +15,9 @@ from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.types import Api
 from everthread.errors import EverthreadError, StoreError
 from everthread.gateway.admission import Admission
-from everthread.gateway.contracts import Incoming, Limits
+from everthread.gateway.contracts import GatewayLimits, IncomingRequest
 from everthread.gateway.error_answers import (
-    Refused,
+    RequestRefused,
     make_error_body,
     make_error_headers,
 )
@@ -35,7 +35,9 @@ _MIN_WINDOW = 1_000
 class CompactApp:
     """Answer `POST /v1/compact`."""
 
-    def __init__(self, compactions: RequestedCompactions, limits: Limits, upstream: str) -> None:
+    def __init__(
+        self, compactions: RequestedCompactions, limits: GatewayLimits, upstream: str
+    ) -> None:
         self._compactions = compactions
         self._limits = limits
         self._upstream = upstream
@@ -52,7 +54,7 @@ class CompactApp:
             answer = Response(text, media_type="application/json")
         except ClientGone:
             return
-        except Refused as refused:
+        except RequestRefused as refused:
             error = make_error_body(head.client_api, refused)
             answer = Response(error, refused.status)
             answer.raw_headers = make_error_headers(refused, error)
@@ -63,52 +65,40 @@ class CompactApp:
             raw, head.headers.get("content-encoding", ""), self._limits.body_bytes
         )
         if request_body.excess_reason:
-            raise Refused(
+            raise RequestRefused(
                 413,
                 "request_too_large",
                 f"The request is not looked into: {request_body.excess_reason}.",
             )
         if request_body.model is None:
             message = "The body is no object with `model` and `messages`, `input` or `contents`."
-            raise Refused(400, "invalid_request", message)
+            raise RequestRefused(400, "invalid_request", message)
         field = request_body.outer.find("window")
         window = None if field is None else field.value
         if window is not None and (
             not isinstance(window, int) or isinstance(window, bool) or window < _MIN_WINDOW
         ):
-            raise Refused(
+            raise RequestRefused(
                 400,
                 "invalid_request",
                 f"`window` is a number of tokens from {_MIN_WINDOW:,} on.",
             )
         api = _find_api(request_body, head)
-        body = request_body.plain or b""
-        caller = head.caller
-        incoming = Incoming(
-            api=api,
-            path=head.path,
-            headers=head.headers,
-            raw=body,
-            body=body,
-            tenant=caller.tenant,
-            upstream_url=self._upstream,
-            account=caller.account,
-            authorize=caller.authorize,
-        )
+        incoming = IncomingRequest(head, request_body, api, self._upstream)
         try:
             compacted = await self._compactions.compact(incoming, window)
         except StoreError as error:
-            raise Refused(503, "store_unavailable", str(error), retry_after=1) from error
+            raise RequestRefused(503, "store_unavailable", str(error), retry_after=1) from error
         except EverthreadError as error:
-            raise Refused(400, "not_compacted", str(error)) from error
+            raise RequestRefused(400, "not_compacted", str(error)) from error
         messages = compacted.pop("messages")
         return {LIST_FIELD[api]: messages, **compacted}
 
 
 async def _check_access(head: RequestHead) -> None:
-    """Raise `Refused` for a wrong method, and for a client that may not spend the operator's own key."""
+    """Raise `RequestRefused` for a wrong method, and for a client that may not spend the operator's own key."""
     if head.method != "POST":
-        raise Refused(405, "method_not_allowed", "Only POST is answered here.")
+        raise RequestRefused(405, "method_not_allowed", "Only POST is answered here.")
     await head.caller.authorize(CanonicalUsage(), "")
 
 

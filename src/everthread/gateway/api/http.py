@@ -17,8 +17,8 @@ from starlette.types import Receive, Scope
 from everthread.gateway.access.authentication import Caller
 from everthread.gateway.api.schemas import Body, NoBody, NoQuery, Query, make_turn_view
 from everthread.gateway.api.turn_log import TurnEvent
-from everthread.gateway.contracts import Limits
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import GatewayLimits
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.body_limits import read_body
 from everthread.gateway.request.client_connection import run_while_connected
 from everthread.gateway.request.request_head import RequestHead
@@ -35,7 +35,7 @@ def make_json_response(
     return Response(content, status, headers, media_type="application/json")
 
 
-def make_error_response(refused: Refused) -> Response:
+def make_error_response(refused: RequestRefused) -> Response:
     headers = {"x-everthread-error": refused.code}
     if refused.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(refused.retry_after)))
@@ -119,16 +119,16 @@ def list_endpoints(routes: type) -> tuple[Endpoint, ...]:
 
 
 async def read_request(
-    endpoint: Endpoint, head: RequestHead, receive: Receive, limits: Limits
+    endpoint: Endpoint, head: RequestHead, receive: Receive, limits: GatewayLimits
 ) -> tuple[Query, Body]:
-    """Read the query and the body of a request. Raise `Refused` if they are invalid."""
+    """Read the query and the body of a request. Raise `RequestRefused` if they are invalid."""
     pairs = parse_qsl(
         head.target.partition(b"?")[2].decode("latin-1"),
         keep_blank_values=True,
         max_num_fields=50,
     )
     if len({name for name, _ in pairs}) < len(pairs):
-        raise Refused(400, "invalid_query", "The query contains a name twice.")
+        raise RequestRefused(400, "invalid_query", "The query contains a name twice.")
     query = _validate(
         endpoint.query,
         "invalid_query",
@@ -139,13 +139,15 @@ async def read_request(
     media_type = head.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Required even without a body: a page of another origin cannot send this type without a preflight.
     if media_type != "application/json":
-        raise Refused(
+        raise RequestRefused(
             415,
             "unsupported_media_type",
             "Send JSON, with `content-type: application/json`.",
         )
     if head.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refused(415, "unsupported_encoding", "Send the body without a content-encoding.")
+        raise RequestRefused(
+            415, "unsupported_encoding", "Send the body without a content-encoding."
+        )
     raw = await read_body(receive, head, limits) or b"{}"
     return query, _validate(
         endpoint.body,
@@ -158,7 +160,7 @@ def _validate(schema: type[ModelT], code: str, parse: Callable[[type[ModelT]], M
     try:
         return parse(schema)
     except ValidationError as error:
-        raise Refused(400, code, _describe_problems(error)) from None
+        raise RequestRefused(400, code, _describe_problems(error)) from None
 
 
 def _describe_problems(error: ValidationError) -> str:

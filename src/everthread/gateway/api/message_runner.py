@@ -15,7 +15,7 @@ from everthread.core.secrets.redaction import redact
 from everthread.core.types import StreamDelta
 from everthread.gateway.api.agent_pool import AgentPool, AgentSlot
 from everthread.gateway.api.turn_log import TurnLog
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.store.turn_records import QueuedTurn
 from everthread.thread.events import CompactionFailed, Event, UsageRecorded
 
@@ -94,7 +94,7 @@ class MessageRunner:
             if name == "model" and argument:
                 self._pool.check_model(argument)
             result = await commands.run(agent, agent.conversation.store, line)
-        except Refused as refused:
+        except RequestRefused as refused:
             result = commands.CommandResult(f"/{name} failed: {refused.message}", failed=True)
         if name == "model" and argument and not result.failed:
             await self._pool.choose_model(turn.thread, argument)

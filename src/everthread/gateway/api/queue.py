@@ -27,7 +27,7 @@ from everthread.gateway.api.message_runner import MessageRunner, TurnUsage
 from everthread.gateway.api.schemas import CreateThread
 from everthread.gateway.api.turn_failures import describe_failure
 from everthread.gateway.api.turn_log import TurnEvent, TurnLog, TurnLogs
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.store.key_records import KeyUse
 from everthread.store.records import Lease, Session, new_id
 from everthread.store.store import Store
@@ -98,7 +98,7 @@ class TurnQueue:
         await self.agents.close()
 
     async def load_thread(self, tenant: str, thread: str) -> Session:
-        """Return the first session of a thread, given any of its ids. Raise `Refused` for another tenant's thread."""
+        """Return the first session of a thread, given any of its ids. Raise `RequestRefused` for another tenant's."""
         try:
             session = await self.store.session(thread)
             if session.tenant == tenant:
@@ -107,7 +107,7 @@ class TurnQueue:
                 return session
         except UnknownIdError:
             pass
-        raise Refused(404, "not_found", "There is no such thread.")
+        raise RequestRefused(404, "not_found", "There is no such thread.")
 
     async def create(self, tenant: str, new_thread: CreateThread, *, has_tools: bool) -> Session:
         """Create a thread. `has_tools`: whether its agent is opened with commands and files."""
@@ -136,7 +136,9 @@ class TurnQueue:
         first_session = await self.load_thread(tenant, thread)
         (body,) = [dict(given_message) for given_message in as_messages(message)] or [{}]
         if body.get("role") != "user":
-            raise Refused(400, "invalid_message", "Only messages with the role `user` can be sent.")
+            raise RequestRefused(
+                400, "invalid_message", "Only messages with the role `user` can be sent."
+            )
         new_turn_id = new_id()
         new_turn = NewQueuedTurn(
             new_turn_id,
@@ -149,18 +151,20 @@ class TurnQueue:
         turn = await self.store.turns.queue_turn(new_turn, max_waiting=self.options.max_queued)
         if turn is None:
             text = f"{self.options.max_queued} messages of this thread wait for their answer already; try again later."
-            raise Refused(429, "queue_full", text, retry_after=RETRY_AFTER_SECONDS)
+            raise RequestRefused(429, "queue_full", text, retry_after=RETRY_AFTER_SECONDS)
         if turn.id != new_turn_id and turn.message != body:
-            raise Refused(409, "key_reused", "Another message was sent with this Idempotency-Key.")
+            raise RequestRefused(
+                409, "key_reused", "Another message was sent with this Idempotency-Key."
+            )
         self._follow_turn(turn)
         return turn
 
     async def load_turn(self, tenant: str, turn_id: str) -> QueuedTurn:
-        """Return a turn. Raise `Refused` 404 if it does not exist or belongs to another tenant."""
+        """Return a turn. Raise `RequestRefused` 404 if it does not exist or belongs to another tenant."""
         try:
             return await self.store.turns.load_turn(turn_id, tenant=tenant)
         except UnknownIdError:
-            raise Refused(404, "not_found", "There is no such turn.") from None
+            raise RequestRefused(404, "not_found", "There is no such turn.") from None
 
     async def stream_events(
         self, turn: QueuedTurn, *, after_number: int = 0
@@ -399,8 +403,8 @@ class TurnQueue:
                 )
 
 
-def _make_shutdown_error() -> Refused:
-    return Refused(
+def _make_shutdown_error() -> RequestRefused:
+    return RequestRefused(
         503,
         "shutting_down",
         "The gateway is shutting down; send it again.",

@@ -55,7 +55,7 @@ from everthread.gateway.api.schemas import (
     make_turn_view,
 )
 from everthread.gateway.api.turn_failures import STATUS_BY_CODE
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.store.records import NewSession, Session
 from everthread.store.search_records import SearchQuery
 from everthread.store.store import Store
@@ -102,8 +102,8 @@ class ThreadRoutes:
             )
         except InputError as error:
             if request.body.model is not None:
-                raise Refused(400, "invalid_model", redact(str(error))) from error
-            raise Refused(503, "misconfigured", redact(str(error))) from error
+                raise RequestRefused(400, "invalid_model", redact(str(error))) from error
+            raise RequestRefused(503, "misconfigured", redact(str(error))) from error
         return make_json_response(
             await self._load_detail(session),
             201,
@@ -243,7 +243,9 @@ class ThreadRoutes:
         try:
             await self._store.undo(first_session.id)
         except NothingToUndoError as error:
-            raise Refused(STATUS_BY_CODE["command_failed"], "command_failed", str(error)) from error
+            raise RequestRefused(
+                STATUS_BY_CODE["command_failed"], "command_failed", str(error)
+            ) from error
         text = "The last compaction was undone. It no longer applies to the next request."
         return CommandView(text=text, data={"thread": first_session.id})
 
@@ -265,7 +267,7 @@ class ThreadRoutes:
                 await self._store.messages(tip.id, start=max(0, tip.message_count - 1))
             )[-1:]
             if not last_messages:
-                raise Refused(
+                raise RequestRefused(
                     409,
                     "nothing_said",
                     "There is nothing to branch from: the thread has no message yet.",
@@ -282,7 +284,7 @@ class ThreadRoutes:
         try:
             session = await self._store.branch(tip.id, message_id, new=new_session)
         except InputError:
-            raise Refused(
+            raise RequestRefused(
                 404, "not_found", "The thread has no such message to branch at."
             ) from None
         await self._queue.agents.inherit_model(first_session.id, session.id)
@@ -344,7 +346,7 @@ class ThreadRoutes:
     ) -> CommandView:
         """Preview the compaction of a thread whose client keeps the history; it cannot be compacted from here."""
         if not request.body.preview:
-            raise Refused(
+            raise RequestRefused(
                 409,
                 "kept_by_client",
                 "The client keeps this thread's history: its requests are compacted when that is due. "
@@ -406,7 +408,7 @@ class ThreadRoutes:
         if turn.state != "answered":
             return _make_turn_response(turn)
         if result.get("failed"):
-            raise Refused(
+            raise RequestRefused(
                 STATUS_BY_CODE["command_failed"],
                 "command_failed",
                 str(result.get("text")),
@@ -416,7 +418,7 @@ class ThreadRoutes:
     async def _submit(self, request: ApiRequest, message: MessageInput) -> QueuedTurn:
         key = request.headers.get("idempotency-key")
         if key is not None and not _IDEMPOTENCY_KEY_PATTERN.fullmatch(key):
-            raise Refused(
+            raise RequestRefused(
                 400,
                 "invalid_key",
                 "An Idempotency-Key has 1 to 255 printable ASCII characters.",
@@ -431,7 +433,7 @@ class ThreadRoutes:
                 payer=request.caller.key_id,
             )
         except InputError as error:
-            raise Refused(400, "invalid_message", str(error)) from error
+            raise RequestRefused(400, "invalid_message", str(error)) from error
 
     async def _wait_for_end(
         self, request: ApiRequest, turn: QueuedTurn, seconds: float
@@ -444,7 +446,7 @@ class ThreadRoutes:
         first_session = await self._load_first_session(request)
         turn = await self._queue.load_turn(request.tenant, turn_id or request.path_values["turn"])
         if turn.thread != first_session.id:
-            raise Refused(404, "not_found", "There is no such turn.")
+            raise RequestRefused(404, "not_found", "There is no such turn.")
         return turn
 
     def _stream_events(self, turn: QueuedTurn, after_number: int) -> Response:

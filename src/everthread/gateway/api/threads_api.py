@@ -25,8 +25,8 @@ from everthread.gateway.api.openapi import make_openapi_document
 from everthread.gateway.api.queue import TurnQueue
 from everthread.gateway.api.routes import PreviewThread, ThreadRoutes
 from everthread.gateway.api.turn_failures import INTERNAL_ERROR_TEXT
-from everthread.gateway.contracts import Limits
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import GatewayLimits
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.client_connection import ClientGone, limit_send_time
 from everthread.gateway.request.request_head import RequestHead
 
@@ -46,12 +46,12 @@ class ThreadsApi:
         queue: TurnQueue,
         *,
         preview: PreviewThread,
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         keyless_may_use_tools: bool,
         heartbeat_seconds: float,
     ) -> None:
         self.queue = queue
-        self._limits = limits or Limits()
+        self._limits = limits or GatewayLimits()
         self._keyless_may_use_tools = keyless_may_use_tools
         self._admission = Admission(self._limits.concurrent)
         self._handlers = ThreadRoutes(queue, heartbeat_seconds, preview)
@@ -78,13 +78,13 @@ class ThreadsApi:
                 with self._admission.enter(head.caller.admission_group):
                     response = await self._answer(head, scope, receive)
                     await response(scope, receive, send)
-            except Refused as refused:
+            except RequestRefused as refused:
                 await make_error_response(refused)(scope, receive, send)
             except ClientGone:
                 raise
             except Exception:  # noqa: BLE001 - logged with its traceback; the client gets JSON all the same
                 _LOG.exception("%s %s failed", head.method, redact(head.path))
-                failure = Refused(500, "internal", INTERNAL_ERROR_TEXT)
+                failure = RequestRefused(500, "internal", INTERNAL_ERROR_TEXT)
                 await make_error_response(failure)(scope, receive, send)
 
     async def _answer(self, head: RequestHead, scope: Scope, receive: Receive) -> Response:
@@ -107,12 +107,12 @@ class ThreadsApi:
             answer = await endpoint.handler(self._handlers, request)
             return answer if isinstance(answer, Response) else make_json_response(answer)
         except UnknownIdError:
-            raise Refused(404, "not_found", "There is no such thread.") from None
+            raise RequestRefused(404, "not_found", "There is no such thread.") from None
         except InputError as error:
-            raise Refused(400, "invalid_request", redact(str(error))) from error
+            raise RequestRefused(400, "invalid_request", redact(str(error))) from error
         except StoreError as error:
             _LOG.warning("%s %s: %s", head.method, endpoint.path, redact(str(error)))
-            raise Refused(
+            raise RequestRefused(
                 503,
                 "store_failed",
                 "The store does not answer; try again.",
@@ -120,7 +120,7 @@ class ThreadsApi:
             ) from error
         except EverthreadError as error:
             _LOG.warning("%s %s: %s", head.method, endpoint.path, redact(str(error)))
-            raise Refused(503, "failed", redact(str(error))) from error
+            raise RequestRefused(503, "failed", redact(str(error))) from error
 
     def _find_endpoint(self, head: RequestHead) -> tuple[Endpoint, dict[str, str]]:
         matches = [
@@ -132,8 +132,10 @@ class ThreadsApi:
             if endpoint.method == head.method:
                 return endpoint, match.groupdict()
         if matches or head.path == OPENAPI_PATH:
-            raise Refused(405, "method_not_allowed", f"{head.method[:20]} is not possible here.")
-        raise Refused(404, "not_found", "There is no such thread.")
+            raise RequestRefused(
+                405, "method_not_allowed", f"{head.method[:20]} is not possible here."
+            )
+        raise RequestRefused(404, "not_found", "There is no such thread.")
 
     def _may_use_tools(self, caller: Caller) -> bool:
         return "tools" in caller.scopes or (self._keyless_may_use_tools and caller.key_id is None)

@@ -13,7 +13,7 @@ from everthread.errors import (
     ModelError,
     StoreError,
 )
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 
 _CODES: tuple[tuple[type[EverthreadError], str], ...] = (
     (ModelError, "model_failed"),
@@ -40,7 +40,7 @@ INTERNAL_ERROR_TEXT = "Something went wrong here. The gateway's log has the deta
 
 def describe_failure(error: BaseException) -> dict[str, Any]:
     """Return the code and message of a failure, without the text of an unexpected error, which may hold secrets."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         return {"code": error.code, "message": error.message}
     if isinstance(error, EverthreadError):
         code = next((code for kind, code in _CODES if isinstance(error, kind)), "failed")

@@ -38,7 +38,7 @@ from everthread.gateway.dashboard.thread_list import ThreadList
 from everthread.gateway.dashboard.thread_page import ThreadPages
 from everthread.gateway.dashboard.thread_reader import NotFoundError, ThreadReader
 from everthread.gateway.dashboard.trial_page import RunTrial, TrialPage
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.body_limits import collect_body
 from everthread.gateway.site_policy import SitePolicy
 from everthread.store.records import ThreadRow, new_id
@@ -150,7 +150,7 @@ class Dashboard:
             self._sites.check_page(
                 scope["headers"], is_change=scope["method"] not in ("GET", "HEAD")
             )
-        except Refused as refused:
+        except RequestRefused as refused:
             await PlainTextResponse(f"{refused.message}\n", refused.status)(
                 scope, receive, send_with_headers
             )
@@ -507,7 +507,7 @@ async def _read_form(request: Request) -> dict[str, str] | None:
     """Return the fields of a form; None if it is too large."""
     try:
         body = await collect_body(request.receive, MAX_FORM_BYTES)
-    except Refused:
+    except RequestRefused:
         return None
     return dict(
         parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100)

@@ -220,11 +220,11 @@ def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
         commands.append(f"{one_line_excerpt(command, 120)}{outcome}")
     groups: list[tuple[str, list[str]]] = [
         ("Where", [place for place in (state.directory, branch) if place]),
-        ("Changed files", state.changed_files()[-12:]),
+        ("Changed files", state.list_changed_files()[-12:]),
         ("Last outcome of each command", commands[-8:]),
         (
             "Open errors",
-            [f"{error.source}: {' '.join(error.lines)}" for error in state.open_errors()],
+            [f"{error.source}: {' '.join(error.lines)}" for error in state.list_open_errors()],
         ),
         ("Running", state.processes),
         (

@@ -1,4 +1,8 @@
-"""Answer the model's calls of `recall` in the gateway, and merge all rounds into one response to the client."""
+"""Answer the model's calls of `recall` in the gateway, and merge all rounds into one response to the client.
+
+Each protocol merges streams and whole bodies separately: turning a whole body into events and back would drop its
+fields that events do not have, such as those that only one provider sends.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from everthread.errors import WireError
 from everthread.gateway.answer_reader import read_usage
 from everthread.gateway.answers import Answer, AnswerBody, make_answer
 from everthread.gateway.error_answers import make_error_event
-from everthread.gateway.exchange import Exchange, UpstreamRequest
+from everthread.gateway.exchange import UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.recall.merge_anthropic import (
@@ -59,8 +63,8 @@ MAX_WATCHED_BYTES = 4 * 1024 * 1024
 class RecallFeature(Feature):
     """Answer the rounds in which the model calls the gateway's own tool."""
 
-    def make_filter(self, exchange: Exchange) -> Filter | None:
-        return _RecallFilter(exchange) if isinstance(exchange, ManagedExchange) else None
+    def make_managed_filter(self, exchange: ManagedExchange) -> Filter:
+        return _RecallFilter(exchange)
 
 
 class _RecallFilter(Filter):
@@ -69,7 +73,7 @@ class _RecallFilter(Filter):
         self._api = exchange.incoming.api
         self._last_usage: CanonicalUsage | None = None
         """Usage of the last round, if there are several."""
-        self._hidden_usage: list[CanonicalUsage] = []
+        self._recall_usage: list[CanonicalUsage] = []
         """Usage of the earlier rounds."""
 
     def change_request(self, request: UpstreamRequest) -> UpstreamRequest:
@@ -98,11 +102,11 @@ class _RecallFilter(Filter):
         )
 
     def finish(self, outcome: Outcome) -> Outcome:
-        if self._last_usage is None and not self._hidden_usage:
+        if self._last_usage is None and not self._recall_usage:
             return outcome
-        if self._hidden_usage:
-            self._exchange.writer.note(recall_rounds=len(self._hidden_usage))
-        return replace(outcome, usage=self._last_usage, hidden_usage=tuple(self._hidden_usage))
+        if self._recall_usage:
+            self._exchange.writer.note(recall_rounds=len(self._recall_usage))
+        return replace(outcome, usage=self._last_usage, recall_usage=tuple(self._recall_usage))
 
     async def _merge_streams(self, body: AnswerBody) -> AsyncIterator[bytes]:
         """Yield the streams of all rounds as one; an error of a later round is its last event."""
@@ -125,7 +129,9 @@ class _RecallFilter(Filter):
                 yield merged.feed(piece)
             reply, last_events = merged.end_round()
             yield last_events
-            outcome = await self._exchange.wait(self._next_round(reply, merged.recall_count))
+            outcome = await self._exchange.wait(
+                self._request_next_round(reply, merged.recall_count)
+            )
             if outcome is None:
                 yield merged.finish()
                 return
@@ -153,7 +159,7 @@ class _RecallFilter(Filter):
             recall_count = sum(call.name == RECALL for call in calls_of(reply.message))
             if not recall_count and len(bodies) == 1:
                 return raw
-            next_response = await self._next_round(reply, recall_count)
+            next_response = await self._request_next_round(reply, recall_count)
             if next_response is None:
                 merged = MERGE_BODIES[self._api](bodies)
                 text = json.dumps(merged, ensure_ascii=False)
@@ -162,9 +168,11 @@ class _RecallFilter(Filter):
             if next_response.status_code >= 300:
                 return raw
 
-    async def _next_round(self, reply: ModelReply, recall_count: int) -> UpstreamResponse | None:
+    async def _request_next_round(
+        self, reply: ModelReply, recall_count: int
+    ) -> UpstreamResponse | None:
         """Answer the calls of a round and send the next request; return None if this round was the last."""
-        if not recall_count and not self._hidden_usage:
+        if not recall_count and not self._recall_usage:
             self._last_usage = None
             return None
         exchange = self._exchange
@@ -173,7 +181,7 @@ class _RecallFilter(Filter):
         if outgoing is None:
             return None
         if self._last_usage is not None:
-            self._hidden_usage.append(self._last_usage)
+            self._recall_usage.append(self._last_usage)
         exchange.services.metrics.count("recalls", recall_count)
         next_response = await exchange.send_next(outgoing)
         while next_response.status_code >= 300:
@@ -191,7 +199,10 @@ def may_call_recall(data: bytes) -> bool:
 
 
 class RecallWatch:
-    """Look for a call of our tool in the complete events of a stream."""
+    """Look for a call of our tool in the complete events of a stream.
+
+    Most answers have no such call. Searching their bytes costs less than a merged stream, which decodes every event.
+    """
 
     def __init__(self) -> None:
         self.must_merge = False

@@ -33,11 +33,11 @@ class ChargingFeature(Feature):
 
     def make_filter(self, exchange: Exchange) -> Filter | None:
         account = exchange.request.head.caller.account
-        if account is None:
-            return None
-        if isinstance(exchange, ManagedExchange):
-            return _ManagedChargeFilter(exchange, account)
-        return _UnmanagedChargeFilter(exchange, account)
+        return None if account is None else _UnmanagedChargeFilter(exchange, account)
+
+    def make_managed_filter(self, exchange: ManagedExchange) -> Filter | None:
+        account = exchange.request.head.caller.account
+        return None if account is None else _ManagedChargeFilter(exchange, account)
 
 
 class _ManagedChargeFilter(Filter):
@@ -56,7 +56,7 @@ class _ManagedChargeFilter(Filter):
             if last_usage is None:
                 return
             model = choose_charged_model(requested_model, answered_model)
-            for call_usage in (*outcome.hidden_usage, last_usage):
+            for call_usage in (*outcome.recall_usage, last_usage):
                 self._account.spend(call_usage, model)
 
         is_unread = outcome.usage is None and outgoing.tokens is None
@@ -109,27 +109,27 @@ class _UnmanagedChargeFilter(Filter):
 
     @property
     def _request_body(self) -> bytes:
-        """The client's body; empty if it was not kept."""
+        """The client's body, or no bytes if it was not kept."""
         body = self._exchange.request.body
         return body if isinstance(body, bytes) else b""
 
     def _measure(self) -> tuple[CanonicalUsage | None, str]:
         """Return the usage to charge, if any, and the model named in the answer."""
         if self._reply_reader is not None:
-            return self._measure_reply(self._reply_reader)
+            return self._measure_conversation(self._reply_reader)
         if self._usage_reader is not None:
-            return self._measure_reported(self._usage_reader)
+            return self._measure_other(self._usage_reader)
         return None, ""
 
-    def _measure_reply(self, reader: AnswerReader) -> tuple[CanonicalUsage | None, str]:
-        """Measure an answer to a conversation."""
+    def _measure_conversation(self, reader: AnswerReader) -> tuple[CanonicalUsage | None, str]:
+        """Return the usage and the model of an answer to a conversation."""
         reply = reader.end()
         outcome = Outcome(self._status, reply, read_usage(reader.api, reply))
         usage = find_charged_usage(outcome, Outgoing(self._request_body))
         return usage, "" if reply is None else reply.model
 
-    def _measure_reported(self, reader: ReportedUsageReader) -> tuple[CanonicalUsage | None, str]:
-        """Measure another answer; estimate the usage of a stream that reports none."""
+    def _measure_other(self, reader: ReportedUsageReader) -> tuple[CanonicalUsage | None, str]:
+        """Return the usage and the model of any other answer; estimate the usage of a stream that reports none."""
         usage = reader.find_usage()
         if usage is None and reader.event_count:
             body = self._exchange.request.body

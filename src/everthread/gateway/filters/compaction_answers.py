@@ -19,8 +19,8 @@ from everthread.gateway.compaction_items import (
     asks_for_compaction,
     is_compaction_unsupported,
 )
-from everthread.gateway.contracts import NOTICE_HEADER, Incoming
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import NOTICE_HEADER, IncomingRequest
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.header_selection import ResponseHeaders
@@ -28,7 +28,7 @@ from everthread.wire.sse import SseEvent, encode_event
 
 _LOG = logging.getLogger("everthread.gateway")
 NOTICE = "compacted by the gateway: the upstream makes no compactions"
-MakeItem = Callable[[Incoming], Coroutine[Any, Any, tuple[dict[str, Any], int]]]
+MakeItem = Callable[[IncomingRequest], Coroutine[Any, Any, tuple[dict[str, Any], int]]]
 """Make a compaction item for a request; return it with its number of tokens."""
 
 
@@ -48,15 +48,17 @@ class CompactionItemFeature(Feature):
 
 
 class _CompactionItemFilter(Filter):
-    def __init__(self, exchange: Exchange, incoming: Incoming, make_item: MakeItem) -> None:
+    def __init__(self, exchange: Exchange, incoming: IncomingRequest, make_item: MakeItem) -> None:
         self._exchange = exchange
         self._incoming = incoming
         self._make_item = make_item
 
     async def change_answer(self, answer: Answer) -> Answer:
         """If the upstream refuses to compact, return an answer with an item made by the gateway."""
-        has_own_path = self._incoming.path == COMPACTION_PATH
-        if answer.status < 400 or not (has_own_path or asks_for_compaction(self._incoming.body)):
+        has_own_path = self._incoming.head.path == COMPACTION_PATH
+        if answer.status < 400 or not (
+            has_own_path or asks_for_compaction(self._incoming.body.plain)
+        ):
             return answer
         refusal = await answer.read_error() or b""
         own_item = None
@@ -66,30 +68,30 @@ class _CompactionItemFilter(Filter):
             return answer
         item, tokens = own_item
         if has_own_path:
-            return _own_answer(
+            return _make_own_answer(
                 "application/json", json.dumps(make_compact_body(item, tokens)).encode()
             )
         body = make_response_body(item, self._exchange.request.model or "", tokens)
-        outer = self._exchange.outer
-        if outer is not None and outer.wants_stream:
-            return _own_answer("text/event-stream", make_response_events(body))
-        return _own_answer("application/json", json.dumps(body).encode())
+        if self._incoming.body.outer.wants_stream:
+            return _make_own_answer("text/event-stream", make_response_events(body))
+        return _make_own_answer("application/json", json.dumps(body).encode())
 
     async def _make_allowed_item(self) -> tuple[dict[str, Any], int] | None:
         """Make an item; return None if that fails, or if the client may not spend the operator's key."""
         incoming = self._incoming
-        if incoming.authorize is not None:
-            try:
-                await incoming.authorize(CanonicalUsage(), self._exchange.request.model or "")
-            except Refused as refused:
-                _LOG.info("no compaction is made for a client: %s", refused.message)
-                return None
+        try:
+            await incoming.head.caller.authorize(
+                CanonicalUsage(), self._exchange.request.model or ""
+            )
+        except RequestRefused as refused:
+            _LOG.info("no compaction is made for a client: %s", refused.message)
+            return None
         return await self._exchange.services.fail_open.attempt(
             "compaction", incoming, self._make_item(incoming)
         )
 
 
-def _own_answer(content_type: str, body: bytes) -> Answer:
+def _make_own_answer(content_type: str, body: bytes) -> Answer:
     headers = ResponseHeaders([(b"content-type", content_type.encode())])
     return Answer(200, headers, AnswerBody.from_bytes(body), own_headers={NOTICE_HEADER: NOTICE})
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.answer_reader import AnswerReader, read_usage
 from everthread.gateway.answers import Answer
-from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.thread.caller.caller_request import Outcome
@@ -18,8 +17,8 @@ TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
 class AnswerReadingFeature(Feature):
     """Fill in the reply and the usage of an outcome."""
 
-    def make_filter(self, exchange: Exchange) -> Filter | None:
-        return _AnswerReadingFilter(exchange) if isinstance(exchange, ManagedExchange) else None
+    def make_managed_filter(self, exchange: ManagedExchange) -> Filter:
+        return _AnswerReadingFilter(exchange)
 
 
 class _AnswerReadingFilter(Filter):
@@ -50,8 +49,8 @@ class _AnswerReadingFilter(Filter):
                 cached=usage.cache_read_tokens,
                 output=usage.output_tokens,
             )
-        for hidden in outcome.hidden_usage:
-            self._count(hidden)
+        for recall_usage in outcome.recall_usage:
+            self._count(recall_usage)
         return replace(
             outcome,
             reply=reply,

@@ -17,7 +17,6 @@ from opentelemetry.propagate import extract
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from everthread._version import __version__
-from everthread.gateway.exchange import Exchange
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.monitoring.log_lines import get_request_id
@@ -68,7 +67,7 @@ class TelemetryFeature(Feature):
     seconds: Histogram
 
     @classmethod
-    def from_process(cls) -> TelemetryFeature | None:
+    def from_global_providers(cls) -> TelemetryFeature | None:
         """Use the providers that were set up for the process; return None if there are none."""
         tracer_provider = trace.get_tracer_provider()
         meter_provider = metrics.get_meter_provider()
@@ -100,10 +99,8 @@ class TelemetryFeature(Feature):
             ),
         )
 
-    def make_filter(self, exchange: Exchange) -> Filter | None:
+    def make_managed_filter(self, exchange: ManagedExchange) -> Filter:
         """Begin the span of a managed request; it continues the client's own trace."""
-        if not isinstance(exchange, ManagedExchange):
-            return None
         model = exchange.request.model
         address = urlsplit(exchange.request.upstream.root_url)
         shared_attributes: dict[str, Any] = {
@@ -117,7 +114,7 @@ class TelemetryFeature(Feature):
         attributes = {**shared_attributes, "everthread.request.id": get_request_id()}
         name = f"chat {model}" if model else "chat"
         span = self.tracer.start_span(
-            name, extract(exchange.incoming.headers), SpanKind.CLIENT, attributes
+            name, extract(exchange.incoming.head.headers), SpanKind.CLIENT, attributes
         )
         return TelemetryFilter(self, exchange, span, shared_attributes=shared_attributes)
 
@@ -152,7 +149,7 @@ class TelemetryFilter(Filter):
         seconds = time.monotonic() - self._started_at
         if self._span.is_recording():
             self._span.set_attributes(
-                {**shared_attributes, **_span_attributes(self._exchange, outcome)}
+                {**shared_attributes, **_make_span_attributes(self._exchange, outcome)}
             )
         self._telemetry.seconds.record(seconds, shared_attributes)
         if outcome.usage is not None:
@@ -168,7 +165,7 @@ class TelemetryFilter(Filter):
         return outcome
 
 
-def _span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
+def _make_span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
     """Return the attributes for the span only. As metric attributes they would create too many series."""
     reply = outcome.reply
     usage = outcome.usage

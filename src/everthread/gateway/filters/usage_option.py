@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.gateway.answers import Answer
-from everthread.gateway.exchange import Exchange, UpstreamRequest
+from everthread.gateway.exchange import UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.request.outer_fields import OuterFields, peek_field
@@ -26,9 +26,7 @@ class UsageOptionFeature(Feature):
         self.refusing_upstreams: set[str] = set()
         """Names of upstreams that refuse `stream_options`."""
 
-    def make_filter(self, exchange: Exchange) -> Filter | None:
-        if not isinstance(exchange, ManagedExchange):
-            return None
+    def make_managed_filter(self, exchange: ManagedExchange) -> Filter | None:
         incoming = exchange.incoming
         if incoming.api != "openai_chat" or incoming.mode != "managed":
             return None
@@ -76,11 +74,13 @@ class _UsageOptionFilter(Filter):
             return None
         if isinstance(request.body, bytes) and request.is_changed:
             return add_usage_option(request.body)
-        return add_usage_option(self._exchange.incoming.body, self._exchange.outer)
+        return add_usage_option(
+            self._exchange.incoming.body.plain, self._exchange.incoming.body.outer
+        )
 
 
 def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | None:
-    """Add `include_usage` to a streaming chat request; return None if the client has set it, or if it is no stream.
+    """Add `include_usage` to a streaming chat request; return None if the client has set it, or asks for no stream.
 
     `outer`: the fields of the body, if they were read before.
     """

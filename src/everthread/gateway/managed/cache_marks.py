@@ -20,9 +20,9 @@ from everthread.core.caching.openai_cache_breakpoints import (
 from everthread.core.types import Api
 from everthread.gateway.request.json_slices import (
     BodyEdit,
+    BodySlices,
     DecodedMessages,
-    Element,
-    SlicedBody,
+    MessageSlice,
 )
 from everthread.thread.wire_messages import encode_value
 
@@ -55,54 +55,81 @@ def choose_cache_method(
     return None
 
 
-def place_cache_marks(  # noqa: PLR0913 - a body and facts about it
+def make_cache_edits(  # noqa: PLR0913 - a body and facts about it
+    method: CacheMethod | None,
     api: Api,
-    sliced: SlicedBody,
+    slices: BodySlices,
     ttl: str,
     *,
     memory: MarkMemory,
     leading_count: int,
     replacement: bytes = b"",
+    note: str = "",
 ) -> list[BodyEdit]:
-    """Return the edits that put the marks into a body, and remember the index of the last mark.
+    """Return the edits that prepare a body for the provider's cache.
 
     `leading_count`: the number of system messages. `replacement`: the text that replaces the beginning of the history.
+    `note`: our note after the system messages, or an empty string.
     """
-    count = len(sliced.elements)
+    if method == "marks":
+        return _place_cache_marks(
+            api,
+            slices,
+            ttl,
+            memory=memory,
+            leading_count=leading_count,
+            replacement=replacement,
+        )
+    if method == "breakpoint":
+        return _place_breakpoint(api, slices, leading_count, note)
+    return []
+
+
+def _place_cache_marks(  # noqa: PLR0913 - a body and facts about it
+    api: Api,
+    slices: BodySlices,
+    ttl: str,
+    *,
+    memory: MarkMemory,
+    leading_count: int,
+    replacement: bytes,
+) -> list[BodyEdit]:
+    """Return the edits that put the marks into a body, and remember the index of the last mark."""
+    count = len(slices.messages)
     replacement_digest = blake2b(replacement, digest_size=8).digest()
     is_known = memory.replacement_digest == replacement_digest and 0 <= memory.last_index < count
     previous_index = memory.last_index if is_known else None
     marked_texts = _mark_messages(
-        api, sliced.elements, ttl, previous_index=previous_index, leading_count=leading_count
+        api, slices.messages, ttl, previous_index=previous_index, leading_count=leading_count
     )
     edits = []
     for index, marked_text in marked_texts.items():
-        element = sliced.elements[index]
-        edits.append(BodyEdit(element.start, element.end, marked_text))
-    if api == "anthropic" and "system" in sliced.fields:
-        system = sliced.fields["system"]
+        message = slices.messages[index]
+        edits.append(BodyEdit(message.start, message.end, marked_text))
+    if api == "anthropic" and "system" in slices.fields:
+        system = slices.fields["system"]
         marked_system = mark_system(system, ttl=ttl)
         if marked_system != system:
-            edits.append(BodyEdit(*sliced.spans["system"], encode_value(marked_system)))
+            edits.append(BodyEdit(*slices.spans["system"], encode_value(marked_system)))
     memory.replacement_digest = replacement_digest
     memory.last_index = max(marked_texts, default=count - 1)
     return edits
 
 
-def place_breakpoint(
-    api: Api, sliced: SlicedBody, leading_count: int, note: str = ""
+def _place_breakpoint(
+    api: Api, slices: BodySlices, leading_count: int, note: str
 ) -> list[BodyEdit]:
     """Return the edits that set a breakpoint after the system messages and our note, if they end with one."""
-    wire_messages = [element.value for element in sliced.elements[: leading_count + 2]]
+    wire_messages = [message.value for message in slices.messages[: leading_count + 2]]
     following_messages = wire_messages[leading_count:]
     if note and following_messages and following_messages[0].get("content") == note:
         leading_count += 1
     index = find_breakpoint_index(wire_messages, leading_count, note)
     if index is None:
         return []
-    element = sliced.elements[index]
+    message = slices.messages[index]
     marked_text = encode_value(mark_message(api, wire_messages[index], note))
-    return [BodyEdit(element.start, element.end, marked_text)]
+    return [BodyEdit(message.start, message.end, marked_text)]
 
 
 def uses_cache_marks(api: Api, model: str, upstream: str) -> bool:
@@ -114,7 +141,7 @@ def uses_cache_marks(api: Api, model: str, upstream: str) -> bool:
 
 def _mark_messages(
     api: Api,
-    elements: Sequence[Element],
+    messages: Sequence[MessageSlice],
     ttl: str,
     *,
     previous_index: int | None,
@@ -123,7 +150,7 @@ def _mark_messages(
     """Return the marked messages as text, by index. `previous_index`: the index of the previous request's last mark."""
     is_anthropic = api == "anthropic"
     marked_messages = place_marks(
-        DecodedMessages(elements),
+        DecodedMessages(messages),
         ttl=ttl,
         native_anthropic=is_anthropic,
         previous_index=previous_index,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
-from everthread.gateway.contracts import Incoming, Outgoing
+from everthread.gateway.contracts import IncomingRequest, Outgoing
 from everthread.gateway.managed.forwarding import ForwardingTerms
 from everthread.gateway.request.body_reading import MAX_LOOP_BYTES
 from everthread.gateway.request.request_reader import LocatedBody
@@ -36,7 +36,7 @@ class ForwardedRequest:
 
     thread: str
     client_scope: ClientScope
-    incoming: Incoming
+    incoming: IncomingRequest
     located_body: LocatedBody
     outgoing: Outgoing
     terms: ForwardingTerms
@@ -44,7 +44,7 @@ class ForwardedRequest:
 
     @property
     def size(self) -> int:
-        return len(self.incoming.body)
+        return len(self.incoming.body.plain)
 
 
 class DeferredRecord:

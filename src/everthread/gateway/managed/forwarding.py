@@ -19,14 +19,13 @@ from everthread.gateway.contracts import (
     COMPACTIONS_HEADER,
     THREAD_HEADER,
     TOKENS_HEADER,
-    Incoming,
+    IncomingRequest,
     Outgoing,
 )
 from everthread.gateway.managed.cache_marks import (
     MarkMemory,
     choose_cache_method,
-    place_breakpoint,
-    place_cache_marks,
+    make_cache_edits,
 )
 from everthread.gateway.recall.recall_offer import RECALL_HEADER, offers_recall
 from everthread.gateway.recall.recall_tool import make_tool_edit
@@ -71,7 +70,7 @@ class ForwardingTerms:
 
     def estimate(self, located_body: LocatedBody) -> int:
         """Return the maximum tokens of the next prompt, assuming one token for every new byte."""
-        grown_bytes = len(located_body.sliced_body.body) - self.last_body_bytes
+        grown_bytes = len(located_body.slices.body) - self.last_body_bytes
         return self.last_tokens + max(located_body.added_bytes, grown_bytes)
 
 
@@ -115,7 +114,7 @@ def make_forwarding_terms(
     is_changed = (
         call.rewrite is not None
         or not call.rounds.is_empty
-        or memory.has_hidden_rounds
+        or memory.has_recall_rounds
         or call.is_compaction_undone
         or call.output_cap is not None
     )
@@ -133,11 +132,11 @@ def make_forwarding_terms(
         call.model,
         message_count=len(answered_history),
         digest=answered_history.digest(len(answered_history)),
-        last_body_bytes=len(request.sliced_body.body),
+        last_body_bytes=len(request.slices.body),
         last_tokens=usage.prompt_tokens + usage.output_tokens,
         max_tokens=round(MIN_THRESHOLD_SHARE * call.compute_budget(options).threshold),
-        offers_recall=offers_recall(call, request.sliced_body),
-        recall_header=request.incoming.headers.get(RECALL_HEADER, ""),
+        offers_recall=offers_recall(call, request.slices),
+        recall_header=request.incoming.head.headers.get(RECALL_HEADER, ""),
     )
 
 
@@ -156,7 +155,7 @@ def continue_terms(
         terms,
         message_count=len(answered_history),
         digest=answered_history.digest(len(answered_history)),
-        last_body_bytes=len(located_body.sliced_body.body),
+        last_body_bytes=len(located_body.slices.body),
         last_tokens=usage.prompt_tokens + usage.output_tokens,
     )
 
@@ -167,7 +166,7 @@ def is_compaction_planned(memory: ThreadMemory) -> bool:
 
 
 def forward(
-    incoming: Incoming,
+    incoming: IncomingRequest,
     located_body: LocatedBody,
     memory: BodyMemory,
     *,
@@ -195,11 +194,25 @@ def forward(
     }
     edits: list[BodyEdit] = []
     if terms.offers_recall:
-        edits.append(make_tool_edit(incoming.api, located_body.sliced_body))
+        edits.append(make_tool_edit(incoming.api, located_body.slices))
     if ttl is not None and tokens >= MIN_CACHED_TOKENS:
-        edits += _make_cache_edits(incoming, located_body, memory.marks, model=model, ttl=ttl)
+        method = choose_cache_method(
+            incoming.api,
+            model,
+            incoming.upstream_url,
+            has_marks=located_body.has_cache_marks,
+            has_breakpoints=located_body.has_breakpoints,
+        )
+        edits += make_cache_edits(
+            method,
+            incoming.api,
+            located_body.slices,
+            ttl,
+            memory=memory.marks,
+            leading_count=located_body.system_count,
+        )
     return Outgoing(
-        splice(incoming.body, edits) if edits else incoming.raw,
+        splice(incoming.body.plain, edits) if edits else incoming.body.raw,
         is_rewritten=bool(edits),
         headers=headers,
         tokens=tokens,
@@ -207,55 +220,29 @@ def forward(
     )
 
 
-def _make_cache_edits(
-    incoming: Incoming,
-    located_body: LocatedBody,
-    memory: MarkMemory,
-    *,
-    model: str,
-    ttl: str,
-) -> list[BodyEdit]:
-    """Return the edits that prepare the request for the provider's cache."""
-    api = incoming.api
-    sliced = located_body.sliced_body
-    leading_count = located_body.system_count
-    method = choose_cache_method(
-        api,
-        model,
-        incoming.upstream_url,
-        has_marks=located_body.has_cache_marks,
-        has_breakpoints=located_body.has_breakpoints,
-    )
-    if method == "marks":
-        return place_cache_marks(api, sliced, ttl, memory=memory, leading_count=leading_count)
-    if method == "breakpoint":
-        return place_breakpoint(api, sliced, leading_count)
-    return []
-
-
 def _may_forward(
     terms: ForwardingTerms,
-    incoming: Incoming,
+    incoming: IncomingRequest,
     located_body: LocatedBody,
     *,
     match: BodyMatch,
 ) -> bool:
     """Return whether a request has the settings of the last one, may be changed, and is below half the threshold."""
-    has_same_settings = match.parts.tail_bytes and incoming.upstream_url == terms.upstream
+    has_same_settings = match.tail_bytes and incoming.upstream_url == terms.upstream
     if not has_same_settings or incoming.mode != "managed":
         return False
     if terms.estimate(located_body) >= terms.max_tokens:
         return False
-    if OUR_NAME in located_body.watched_words and may_have_item(incoming.body):
+    if OUR_NAME in located_body.watched_words and may_have_item(incoming.body.plain):
         return False
-    if incoming.headers.get(RECALL_HEADER, "") != terms.recall_header:
+    if incoming.head.headers.get(RECALL_HEADER, "") != terms.recall_header:
         return False
-    return not find_unmanaged_reason(located_body.sliced_body)
+    return not find_unmanaged_reason(located_body.slices)
 
 
 def _continues(terms: ForwardingTerms, located_body: LocatedBody, reader: RequestReader) -> bool:
     """Return whether a request continues its thread at the end. Read only the messages since the last request."""
-    if len(located_body.elements) <= terms.message_count:
+    if len(located_body.history_messages) <= terms.message_count:
         return False
     history = reader.read_history(located_body, terms.message_count)
     return history.digest(terms.message_count) == terms.digest

@@ -25,7 +25,6 @@ from everthread.thread.caller.caller_request import Outcome
 from everthread.thread.caller.caller_threads import CallerThreads, PromptTokens
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.provider_compactions import is_compaction
-from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RECALL_TIMEOUT_SECONDS
 from everthread.thread.events import CompactionReceipt, RecallAnswered, Unmanaged
 from everthread.thread.matching.history import identify_message
 from everthread.thread.policy.notices import (
@@ -104,12 +103,10 @@ class ManagedHandler:
         await self.wait_until_read()
         rounds = self.call.rounds
         now = self._setup.clock()
-        rounds.started_at = rounds.started_at or now
         await self.call.recorder.store_request()
         if not await answer_recall_calls(self._setup.store, self.call, reply):
             return None
-        if now - rounds.started_at > RECALL_TIMEOUT_SECONDS:
-            rounds.round_count = MAX_RECALL_ROUNDS
+        rounds.limit_time(now)
         self.outgoing = self._render()
         self._setup.listener(
             RecallAnswered(self.call.thread, rounds.round_count, rounds.call_count)
@@ -133,7 +130,7 @@ class ManagedHandler:
         self.outgoing = self._render()
         return self.outgoing
 
-    async def response_headers(self) -> Mapping[str, str]:
+    async def make_response_headers(self) -> Mapping[str, str]:
         """Return the headers for the client, with the thread id if the thread is stored."""
         if THREAD_HEADER in self.outgoing.headers:
             return self.outgoing.headers
@@ -182,7 +179,7 @@ class ManagedHandler:
     def _render(self) -> Outgoing:
         """Return the request to send with the current rewrite, rounds and limits."""
         call = self.call
-        has_recall = offers_recall(call, self.request.sliced_body)
+        has_recall = offers_recall(call, self.request.slices)
         tokens = self._threads.remember_prompt(call)
         self._set_headers(tokens, has_recall=has_recall)
         marks_pay = tokens.with_rewrite >= MIN_CACHED_TOKENS
@@ -193,7 +190,7 @@ class ManagedHandler:
         )
         body = render_request(self.request, call, options)
         return Outgoing(
-            self.request.incoming.raw if body is None else body,
+            self.request.incoming.body.raw if body is None else body,
             is_rewritten=body is not None or self._is_expanded,
             headers=self._headers,
             compaction_count=call.rewrite.depth if call.rewrite else 0,
@@ -226,5 +223,5 @@ class ManagedHandler:
         if reason and self.request.incoming.mode == "managed":
             self._setup.listener(Unmanaged(self.thread, reason))
         self.outgoing = Outgoing(
-            self.request.incoming.raw, is_rewritten=self._is_expanded, headers=self._headers
+            self.request.incoming.body.raw, is_rewritten=self._is_expanded, headers=self._headers
         )

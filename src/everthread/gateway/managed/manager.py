@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.compaction_items import expand_items, may_have_item
-from everthread.gateway.contracts import Incoming
+from everthread.gateway.contracts import IncomingRequest
 from everthread.gateway.identify import find_client_scope
 from everthread.gateway.managed.deferred_records import (
     MAX_DELAY_SECONDS,
@@ -80,9 +80,9 @@ class ProxyManager:
             is_enabled=setup.options.enabled,
         )
 
-    def forward_first(self, incoming: Incoming) -> ForwardedHandler | None:
+    def forward_first(self, incoming: IncomingRequest) -> ForwardedHandler | None:
         """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
-        located_body = incoming.located_body
+        located_body = incoming.body.located_body
         if located_body is None or located_body.match is None:
             return None
         thread = located_body.match.cached_body.thread
@@ -96,17 +96,13 @@ class ProxyManager:
         )
         if terms is None or outgoing is None:
             return None
-        client_scope = find_client_scope(
-            incoming.tenant, incoming.headers, located_body.sliced_body.fields
-        )
+        client_scope = _find_client_scope(incoming, located_body)
         request = ForwardedRequest(
             thread, client_scope, incoming, located_body, outgoing=outgoing, terms=terms
         )
-        handler = ForwardedHandler(self, self._mark_ttl, request)
-        handler.outgoing = outgoing
-        return handler
+        return ForwardedHandler(self, self._mark_ttl, request)
 
-    async def prepare(self, incoming: Incoming) -> ManagedHandler | None:
+    async def prepare(self, incoming: IncomingRequest) -> ManagedHandler | None:
         """Read a request, find its thread and decide which request to send; None if it is not managed."""
         if incoming.mode == "off":
             return None
@@ -141,13 +137,13 @@ class ProxyManager:
         if not identities:
             return False
         located_body = request.located_body
-        history = self.reader.read_history(located_body, len(located_body.elements))
+        history = self.reader.read_history(located_body, len(located_body.history_messages))
         self.reader.remember_history(request.thread, located_body, history)
-        next_terms = continue_terms(
+        next_forwarding_terms = continue_terms(
             terms, located_body, usage, answered_history=history.extend(identities)
         )
-        self._body_memories.find_or_create(request.thread).forwarding_terms = next_terms
-        await self.deferred_records.defer(request, outcome, next_terms.digest)
+        self._body_memories.find_or_create(request.thread).forwarding_terms = next_forwarding_terms
+        await self.deferred_records.defer(request, outcome, next_forwarding_terms.digest)
         return True
 
     async def close(self) -> None:
@@ -155,20 +151,19 @@ class ProxyManager:
         await self.deferred_records.flush_all()
         await self.threads.close()
 
-    async def _open(self, incoming: Incoming) -> ManagedHandler:
+    async def _open(self, incoming: IncomingRequest) -> ManagedHandler:
         """Read a request and find its thread, after the delayed records of its session are made.
 
         Compaction items made by a gateway are replaced with their messages first.
         """
         request = incoming
-        located_body = incoming.located_body or self._locate(incoming)
+        located_body = incoming.body.located_body or self._locate(incoming)
         if OUR_NAME in located_body.watched_words:
             request = self._expand_own_items(incoming)
         is_expanded = request is not incoming
         if is_expanded:
             located_body = self._locate(request)
-        fields = located_body.sliced_body.fields
-        client_scope = find_client_scope(incoming.tenant, incoming.headers, fields)
+        client_scope = _find_client_scope(incoming, located_body)
         await self.deferred_records.flush_session(client_scope)
         handler = ManagedHandler(self.threads, self._mark_ttl, is_expanded=is_expanded)
         await self._read_for(handler, request, located_body, client_scope=client_scope)
@@ -177,7 +172,7 @@ class ProxyManager:
     async def _read_for(
         self,
         handler: ManagedHandler,
-        incoming: Incoming,
+        incoming: IncomingRequest,
         located_body: LocatedBody,
         *,
         client_scope: ClientScope,
@@ -193,38 +188,41 @@ class ProxyManager:
         async with threads.hold_thread_while_opening(thread):
             parsed_request = await self.reader.read(located_body)
             tool = self._recall_offers.choose_tool(
-                incoming, located_body.sliced_body, parsed_request.settings
+                incoming, located_body.slices, parsed_request.settings
             )
-            request = ClientRequest(incoming, parsed_request, client_scope, tool)
+            request = ClientRequest(
+                incoming, located_body, parsed_request, client_scope, recall_tool=tool
+            )
             call = await threads.open(
                 request.caller_history, request.settings, thread or "", known_length
             )
-            self.reader.remember(call.thread, parsed_request)
+            self.reader.remember(call.thread, located_body, parsed_request)
             handler.set_request(request, call, self._body_memories.find_or_create(call.thread))
 
-    def _locate(self, incoming: Incoming) -> LocatedBody:
+    def _locate(self, incoming: IncomingRequest) -> LocatedBody:
         """Locate the fields and messages of a request's body."""
-        origin = BodyOrigin.of(incoming.api, incoming.tenant, incoming.headers)
-        match = self.reader.bodies.find(origin, incoming.body)
-        return self.reader.locate(origin, incoming.body, match)
+        origin = BodyOrigin.of(incoming.api, incoming.head.caller.tenant, incoming.head.headers)
+        match = self.reader.bodies.find(origin, incoming.body.plain)
+        return self.reader.locate(origin, incoming.body.plain, match)
 
-    def _expand_own_items(self, incoming: Incoming) -> Incoming:
+    def _expand_own_items(self, incoming: IncomingRequest) -> IncomingRequest:
         """Replace our compaction items in the request with the messages that they represent."""
         if (
             incoming.mode != "managed"
             or incoming.api != "openai_responses"
-            or not may_have_item(incoming.body)
+            or not may_have_item(incoming.body.plain)
         ):
             return incoming
-        key = self.setup.find_summary_key(incoming.tenant)
-        expanded = expand_items(incoming.body, key)
+        key = self.setup.find_summary_key(incoming.head.caller.tenant)
+        expanded = expand_items(incoming.body.plain, key)
         if expanded is None:
             return incoming
+        expanded_body = replace(
+            incoming.body, raw=expanded.body, plain=expanded.body, located_body=None
+        )
         return replace(
             incoming,
-            raw=expanded.body,
-            body=expanded.body,
-            located_body=None,
+            body=expanded_body,
             leading_compaction=LeadingCompaction(expanded.item_key, expanded.end),
         )
 
@@ -239,7 +237,7 @@ class ProxyManager:
             and reply is not None
             and reply.stop is not None
             and not outcome.estimated
-            and not outcome.hidden_usage
+            and not outcome.recall_usage
             and request.located_body.new_bytes <= MAX_LOOP_BYTES
             and self.deferred_records.can_defer(request)
             and self.setup.is_sole_writer()
@@ -261,6 +259,11 @@ class ProxyManager:
         await handler.record(record.outcome, record.earlier_usage)
 
 
+def _find_client_scope(incoming: IncomingRequest, located_body: LocatedBody) -> ClientScope:
+    head = incoming.head
+    return find_client_scope(head.caller.tenant, head.headers, located_body.slices.fields)
+
+
 class ForwardedHandler(ManagedHandler):
     """Handle a request that was forwarded first: read it when that is needed, after a second, or after its answer."""
 
@@ -268,6 +271,7 @@ class ForwardedHandler(ManagedHandler):
         self, manager: ProxyManager, mark_ttl: str | None, request: ForwardedRequest
     ) -> None:
         super().__init__(manager.threads, mark_ttl)
+        self.outgoing = request.outgoing
         self._manager = manager
         self._forwarded = request
         self._read_task: asyncio.Task[None] | None = None

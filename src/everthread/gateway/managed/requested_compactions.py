@@ -8,11 +8,11 @@ from typing import Any
 from everthread.compaction.compaction_result import CompactionLevel
 from everthread.errors import StoreError
 from everthread.gateway.compaction_items import COMPACTION_TRIGGER, make_item, read_item_key
-from everthread.gateway.contracts import Incoming
+from everthread.gateway.contracts import IncomingRequest
 from everthread.gateway.managed.managed_handler import ManagedHandler
 from everthread.thread.caller.caller_threads import CallerThreads
 
-OpenRequest = Callable[[Incoming], Coroutine[Any, Any, ManagedHandler]]
+OpenRequest = Callable[[IncomingRequest], Coroutine[Any, Any, ManagedHandler]]
 """Reads a request and finds its thread."""
 
 
@@ -32,7 +32,7 @@ class RequestedCompactions:
         self._find_summary_key = find_summary_key
         self._is_enabled = is_enabled
 
-    async def compact(self, incoming: Incoming, window: int | None = None) -> dict[str, Any]:
+    async def compact(self, incoming: IncomingRequest, window: int | None = None) -> dict[str, Any]:
         """Compact a conversation now for this window.
 
         Return its messages, a receipt, and the thread for recall.
@@ -56,19 +56,19 @@ class RequestedCompactions:
             "handle": call.thread,
         }
 
-    async def make_item(self, incoming: Incoming) -> tuple[dict[str, Any], int]:
+    async def make_item(self, incoming: IncomingRequest) -> tuple[dict[str, Any], int]:
         """Return an item that replaces a conversation, and the tokens of the messages in it.
 
         A later history that begins with the item continues the thread.
         """
         handler = await self._open_and_store(incoming)
         await self._compact_unless_forbidden(handler)
-        key = self._find_summary_key(incoming.tenant)
+        key = self._find_summary_key(incoming.head.caller.tenant)
         item = make_item(_list_compacted_messages(handler), key)
         await self._threads.keep_replacement(handler.call, read_item_key(item))
         return item, self._threads.count_tokens(handler.call)
 
-    async def _open_and_store(self, incoming: Incoming) -> ManagedHandler:
+    async def _open_and_store(self, incoming: IncomingRequest) -> ManagedHandler:
         handler = await self._open_request(incoming)
         await handler.call.recorder.store_request()
         if not handler.call.recorder.is_stored:
@@ -78,13 +78,13 @@ class RequestedCompactions:
     async def _compact_unless_forbidden(
         self, handler: ManagedHandler, window: int | None = None
     ) -> str:
-        """Compact a conversation; return why it stays as it was, empty if it was compacted."""
+        """Compact a conversation; return why it stays as it was, or an empty string if it was compacted."""
         return self._find_refusal_reason(handler) or await self._threads.compact_manually(
             handler.call, CompactionLevel.NORMAL, window
         )
 
     def _find_refusal_reason(self, handler: ManagedHandler) -> str:
-        """Return why this conversation may not be compacted; empty if it may."""
+        """Return why this conversation may not be compacted, or an empty string if it may."""
         mode = handler.request.incoming.mode
         reason = handler.request.unmanaged_reason
         if not self._is_enabled:
@@ -99,7 +99,5 @@ class RequestedCompactions:
 def _list_compacted_messages(handler: ManagedHandler) -> list[Any]:
     """Return the system messages, then the compacted messages."""
     request = handler.request
-    system_messages = [
-        element.value for element in request.sliced_body.elements[: request.system_count]
-    ]
+    system_messages = [message.value for message in request.slices.messages[: request.system_count]]
     return [*system_messages, *handler.call.list_messages_to_send()]

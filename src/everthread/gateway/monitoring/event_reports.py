@@ -94,7 +94,7 @@ class EventReporter:
             {"thread": session, **fields},
         )
 
-    def _note_unpriced(self, model: str) -> None:
+    def _warn_about_missing_price(self, model: str) -> None:
         """Log once that a model has no known price, with the key that sets one."""
         if model not in self._unpriced_models and len(self._unpriced_models) < MAX_UNPRICED_MODELS:
             self._unpriced_models.add(model)
@@ -124,7 +124,7 @@ class EventReporter:
             if event.cost is not None:
                 count("cost_dollars", float(event.cost), task=event.task)
             elif not event.is_estimated:
-                self._note_unpriced(event.model)
+                self._warn_about_missing_price(event.model)
             if event.task == "auxiliary":
                 for bucket in ("input", "output", "cache_read", "cache_write"):
                     count(

@@ -23,7 +23,7 @@ REQUEST_HEADER = b"x-everthread-request"
 _UPSTREAM_ID_HEADER = b"x-request-id"
 _REQUEST_ID: ContextVar[str] = ContextVar("request", default="")
 _THREAD_ID: ContextVar[str] = ContextVar("thread", default="")
-_ID_SOURCE = random.Random(secrets.randbits(256))  # noqa: S311  a name is no secret; to ask the system lets threads in
+_ID_SOURCE = random.Random(secrets.randbits(256))  # noqa: S311  an id is not secret; asking the system would release the interpreter's lock
 
 
 def add_request_id(send: Send) -> Send:
@@ -31,14 +31,14 @@ def add_request_id(send: Send) -> Send:
 
     An upstream's `x-request-id` is kept; an answer without one gets this id.
     """
-    name = f"req_{_ID_SOURCE.getrandbits(96):024x}"
-    _REQUEST_ID.set(name)
+    request_id = f"req_{_ID_SOURCE.getrandbits(96):024x}"
+    _REQUEST_ID.set(request_id)
     _THREAD_ID.set("")
 
     async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
-            value = name.encode()
+            value = request_id.encode()
             if _UPSTREAM_ID_HEADER not in [field.lower() for field, _ in headers]:
                 headers.append((_UPSTREAM_ID_HEADER, value))
             headers.append((REQUEST_HEADER, value))
@@ -49,7 +49,7 @@ def add_request_id(send: Send) -> Send:
 
 
 def get_request_id() -> str:
-    """Return the id of the current request; empty outside of a request."""
+    """Return the id of the current request, or an empty string outside of a request."""
     return _REQUEST_ID.get()
 
 
@@ -103,8 +103,8 @@ class TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        name = _REQUEST_ID.get()
-        return f"{text} [{name}]" if name else text
+        request_id = _REQUEST_ID.get()
+        return f"{text} [{request_id}]" if request_id else text
 
 
 class TerminalLines(logging.Formatter):
@@ -144,7 +144,7 @@ def _format_for_terminal(text: object, max_chars: int = 60) -> str:
 
 
 def read_error_reason(body: bytes) -> str:
-    """Return the message of an error body on one line, without secrets; empty if there is none."""
+    """Return the message of an error body on one line, without secrets, or an empty string if there is none."""
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):

@@ -32,14 +32,14 @@ _BUCKETS = (
 )
 _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "requests": ("Requests answered, by protocol and status.", ("api", "status")),
-    "rewrites": ("Requests that did not go upstream as they came, by kind.", ("kind",)),
+    "rewrites": ("Requests that were changed before they were sent upstream, by kind.", ("kind",)),
     "failed_open": (
         "Decisions that failed, so that the original was forwarded, by step.",
         ("step",),
     ),
     "recalls": ("Calls of the tool `recall` that were answered here.", ()),
     "unmanaged": (
-        "Requests passed on without a look into them, by the reason.",
+        "Requests forwarded unmanaged, by reason.",
         ("why",),
     ),
     "upstream_errors": (
@@ -50,9 +50,9 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Tokens as reported by upstreams, by bucket and task.",
         ("bucket", "task"),
     ),
-    "cost_dollars": ("Dollars, of the calls whose price is known, by task.", ("task",)),
+    "cost_dollars": ("Cost of the calls with a known price, by task.", ("task",)),
     "compactions": (
-        "Rewrites made, by the author of the summary and whether anybody waited.",
+        "Compactions, by the author of the summary and whether they ran in the background.",
         ("author", "background"),
     ),
     "compaction_tokens": (
@@ -60,7 +60,7 @@ _COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("side",),
     ),
     "compaction_failures": (
-        "Compactions that failed or came to nothing, by kind.",
+        "Compactions that failed or changed nothing, by kind.",
         ("kind",),
     ),
     "keepalives": ("Comments sent to clients that waited for a stream.", ()),

@@ -31,11 +31,11 @@ class StoreWatch:
         *,
         seconds: float = MAX_STORE_WAIT_SECONDS / 2,
         clock: Clock = time.monotonic,
-        answered_at: Clock = lambda: -1.0,
+        get_last_answer_time: Clock = lambda: -1.0,
     ) -> None:
-        """`answered_at`: returns when the store last answered, on the same clock."""
+        """`get_last_answer_time`: returns when the store last answered, on the same clock."""
         self._probe = probe
-        self._answered_at = answered_at
+        self._get_last_answer_time = get_last_answer_time
         self._seconds = seconds
         self._clock = clock
         self._valid_until = 0.0
@@ -77,7 +77,7 @@ class StoreWatch:
                 await self._probe()
             is_unresponsive = False
         except (EverthreadError, TimeoutError) as error:
-            if isinstance(error, TimeoutError) and self._answered_at() >= started_at:
+            if isinstance(error, TimeoutError) and self._get_last_answer_time() >= started_at:
                 return False
             is_unresponsive = True
             _LOG.warning(

@@ -51,7 +51,7 @@ class MergedChatStream(MergedStream):
             is_emptied = bool(choice.get("delta")) and not delta
             chunk["choices"] = [{**choice, "delta": delta}]
         if isinstance(data.get("usage"), dict) and self._earlier_output_tokens:
-            chunk["usage"] = _chat_usage(
+            chunk["usage"] = _merge_chat_usage(
                 [{"completion_tokens": self._earlier_output_tokens}, data["usage"]]
             )
         ends_round = choice is None or choice.get("finish_reason") is not None
@@ -158,7 +158,7 @@ def merge_chat_bodies(bodies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
     merged["choices"] = [{**choices[-1], "message": message, "finish_reason": reason}]
     usages = [body["usage"] for body in bodies if isinstance(body.get("usage"), dict)]
-    return {**merged, "usage": _chat_usage(usages)} if usages else merged
+    return {**merged, "usage": _merge_chat_usage(usages)} if usages else merged
 
 
 def _merge_values(key: str, earlier_value: Any, value: Any) -> Any:
@@ -178,5 +178,5 @@ def _is_chat_recall(call: Any) -> bool:
     return isinstance(function, dict) and function.get("name") == RECALL
 
 
-def _chat_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _merge_chat_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return merge_usage(usages, prompt_key="prompt_tokens", output_key="completion_tokens")

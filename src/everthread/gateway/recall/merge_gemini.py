@@ -40,12 +40,12 @@ class MergedGeminiStream(MergedStream):
         )
         candidates = data.get("candidates")
         first = candidates[0] if isinstance(candidates, list) and candidates else {}
-        chunk = data if client_parts == parts else _with_parts(data, client_parts)
+        chunk = data if client_parts == parts else _replace_parts(data, client_parts)
         usage = data.get("usageMetadata")
         if isinstance(usage, dict) and self._earlier_output_tokens:
             chunk = {
                 **chunk,
-                "usageMetadata": _gemini_usage(
+                "usageMetadata": _merge_gemini_usage(
                     [{"candidatesTokenCount": self._earlier_output_tokens}, usage]
                 ),
             }
@@ -59,7 +59,7 @@ class MergedGeminiStream(MergedStream):
         self, event: SseEvent, chunk: dict[str, Any], client_parts: list[Any]
     ) -> SseEvent | None:
         """Return the last text of a round, and hold the end back."""
-        self._hold_event(replace_data(event, _with_parts(chunk, [])))
+        self._hold_event(replace_data(event, _replace_parts(chunk, [])))
         if not client_parts:
             return None
         text_fields = {key: value for key, value in chunk.items() if key != "usageMetadata"}
@@ -74,18 +74,18 @@ def merge_gemini_bodies(bodies: Sequence[Any]) -> Any:
     parts = [part for body in whole_bodies for part in _list_parts(body) if not _is_recall(part)]
     merged = whole_bodies[-1]
     if merged.get("candidates"):
-        merged = _with_parts(merged, gemini.merge_parts(parts))
+        merged = _replace_parts(merged, gemini.merge_parts(parts))
     usages = [
         body["usageMetadata"]
         for body in whole_bodies
         if isinstance(body.get("usageMetadata"), dict)
     ]
     if usages:
-        merged = {**merged, "usageMetadata": _gemini_usage(usages)}
+        merged = {**merged, "usageMetadata": _merge_gemini_usage(usages)}
     return [merged] if isinstance(bodies[-1], list) else merged
 
 
-def _gemini_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _merge_gemini_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     output_tokens = sum(read_count(usage.get("candidatesTokenCount")) for usage in usages)
     thoughts = sum(read_count(usage.get("thoughtsTokenCount")) for usage in usages)
     last = usages[-1]
@@ -107,7 +107,7 @@ def _list_parts(data: Mapping[str, Any]) -> list[Any]:
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
-def _with_parts(data: Mapping[str, Any], parts: list[Any]) -> dict[str, Any]:
+def _replace_parts(data: Mapping[str, Any], parts: list[Any]) -> dict[str, Any]:
     """Return a response whose first candidate has these parts; without content if there are none."""
     first, *others = data["candidates"]
     other_fields = {key: value for key, value in first.items() if key != "content"}

@@ -89,7 +89,7 @@ class MergedResponsesStream(MergedStream):
             "output": [*self._earlier_items, *self._round_items],
         }
         if isinstance(usage, dict):
-            merged_response["usage"] = _responses_usage(
+            merged_response["usage"] = _merge_responses_usage(
                 [{"output_tokens": self._earlier_output_tokens}, usage]
             )
         last_event = self._renumber_event(event, {**data, "response": merged_response})
@@ -111,9 +111,9 @@ def merge_responses_bodies(bodies: Sequence[Any]) -> Any:
     merged = {**bodies[-1], "output": items, "id": bodies[0].get("id")}
     usages = [body["usage"] for body in bodies if isinstance(body.get("usage"), dict)]
     if usages:
-        merged["usage"] = _responses_usage(usages)
+        merged["usage"] = _merge_responses_usage(usages)
     return merged
 
 
-def _responses_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _merge_responses_usage(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return merge_usage(usages, prompt_key="input_tokens", output_key="output_tokens")

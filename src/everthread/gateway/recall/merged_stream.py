@@ -75,7 +75,7 @@ class MergedStream(ABC):
         converted: SseEvent | None = event
         if isinstance(data, dict):
             converted = self._convert_event(event, data)
-        elif self.recall_count:  # the end of a chat stream is no JSON object
+        elif self.recall_count:  # the end of a chat stream is not a JSON object
             converted = self._hold_event(event)
         if converted is event:
             return raw

@@ -12,7 +12,7 @@ from everthread.errors import EverthreadError, InputError
 from everthread.gateway.recall.merged_stream import RECALL
 from everthread.store.store import Store
 from everthread.thread.caller.prepared_call import PreparedCall
-from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS, RESULT_PARTS
+from everthread.thread.caller.recall_rounds import RESULT_PARTS
 from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.wire_messages import encode_messages, encode_value
 
@@ -35,14 +35,13 @@ async def answer_recall_calls(store: Store, call: PreparedCall, reply: ModelRepl
     rounds = call.rounds
     rounds.call_count += len(recalls)
     if recalls and len(recalls) == len(calls):
-        rounds.texts += map(encode_value, wire_messages)
-        rounds.wire_messages += wire_messages
-        rounds.round_count += 1
+        rounds.add_round(wire_messages)
         return True
+    encoded_blocks = ""
     if recalls and api in RESULT_PARTS:
         parts = wire_messages.pop()[RESULT_PARTS[api]]
-        rounds.blocks = ",".join(map(encode_value, parts))
-    rounds.last_round_texts = list(map(encode_value, wire_messages))
+        encoded_blocks = ",".join(map(encode_value, parts))
+    rounds.add_last_round(wire_messages, encoded_blocks)
     return False
 
 
@@ -50,11 +49,7 @@ def refuse_last_round(call: PreparedCall, reply: ModelReply) -> None:
     """Replace the results of the last round, which were too large, with a short refusal."""
     results = [_make_result(tool_call, _NO_ROOM_TEXT) for tool_call in calls_of(reply.message)]
     wire_messages = encode_messages(call.settings.api, [reply.message, *results], call.model)
-    rounds = call.rounds
-    rounds.texts[len(rounds.texts) - len(wire_messages) :] = map(encode_value, wire_messages)
-    rounds.wire_messages[len(rounds.wire_messages) - len(wire_messages) :] = wire_messages
-    rounds.round_count = MAX_RECALL_ROUNDS
-    rounds.is_refused = True
+    call.rounds.refuse_round(wire_messages)
 
 
 async def _look_up(store: Store, call: PreparedCall, recall: ToolCall) -> str:

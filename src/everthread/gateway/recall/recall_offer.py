@@ -16,9 +16,9 @@ from everthread.compaction.summary.summary_message import find_reading_tools
 from everthread.core.messages import SYSTEM_ROLES, content_text, kind_of, parts_of, tool_names
 from everthread.core.recent_dict import RecentDict
 from everthread.core.types import Api, ModelRequest
-from everthread.gateway.contracts import Incoming
+from everthread.gateway.contracts import IncomingRequest
 from everthread.gateway.recall.merged_stream import RECALL
-from everthread.gateway.request.json_slices import Element, SlicedBody
+from everthread.gateway.request.json_slices import BodySlices, MessageSlice
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.recall_rounds import MAX_RECALL_ROUNDS
 from everthread.wire.gemini.field_names import find_field_name, get_field, get_object_field
@@ -40,24 +40,24 @@ class RecallOffers:
         """By the ids of the settings."""
 
     def choose_tool(
-        self, incoming: Incoming, sliced: SlicedBody, settings: ModelRequest
+        self, incoming: IncomingRequest, slices: BodySlices, settings: ModelRequest
     ) -> Mapping[str, Any] | None:
         """Return the tool; None if the client has a similar tool or has turned ours off.
 
         A client that has detached our MCP server also gets the tool.
         """
-        setting = incoming.headers.get(RECALL_HEADER, "").lower()
+        setting = incoming.head.headers.get(RECALL_HEADER, "").lower()
         if not self._is_enabled or setting in ("off", "false", "0"):
             return None
         offer_facts = self._offer_facts.get(id(settings))
         if offer_facts is None or offer_facts.settings is not settings:
-            lacks_recall = _lacks_recall(incoming.api, sliced, settings)
-            deferred = () if lacks_recall else find_deferred_readers(sliced)
+            lacks_recall = _lacks_recall(incoming.api, slices, settings)
+            deferred = () if lacks_recall else find_deferred_readers(slices)
             offer_facts = _ToolOfferFacts(settings, lacks_recall, deferred)
         self._offer_facts[id(settings)] = offer_facts
         is_offered = offer_facts.lacks_recall or (
             bool(offer_facts.deferred_readers)
-            and are_withdrawn(sliced.elements, offer_facts.deferred_readers)
+            and are_withdrawn(slices.messages, offer_facts.deferred_readers)
         )
         return RECALL_SCHEMA if is_offered else None
 
@@ -73,27 +73,27 @@ class _ToolOfferFacts:
     """The names of our MCP server's tools if the client defers them, so that it may withdraw them."""
 
 
-def _lacks_recall(api: Api, sliced: SlicedBody, settings: ModelRequest) -> bool:
-    tools = settings.tools if api == "gemini" else sliced.fields.get("tools")
+def _lacks_recall(api: Api, slices: BodySlices, settings: ModelRequest) -> bool:
+    tools = settings.tools if api == "gemini" else slices.fields.get("tools")
     return not find_reading_tools(settings.tools) and RECALL not in _list_tool_names(tools)
 
 
-def offers_recall(call: PreparedCall, sliced: SlicedBody) -> bool:
+def offers_recall(call: PreparedCall, slices: BodySlices) -> bool:
     """Return whether to offer the tool with this request, which must let the model choose its tools freely."""
-    fields = sliced.fields
+    fields = slices.fields
     return (
         call.settings.recall_tool is not None
         and (call.has_left_messages or bool(call.settings.request.tools))
         and call.rounds.round_count < MAX_RECALL_ROUNDS
         and _allows_free_choice(fields.get("tool_choice"))
-        and _gemini_may_call(call.settings.api, fields)
+        and _allows_gemini_calls(call.settings.api, fields)
         and fields.get("n") in (None, 1)
         and not fields.get("functions")
         and isinstance(fields.get("tools"), list | None)
     )
 
 
-def _gemini_may_call(api: Api, fields: Mapping[str, Any]) -> bool:
+def _allows_gemini_calls(api: Api, fields: Mapping[str, Any]) -> bool:
     """Return whether a Gemini request has only function tools that the model may choose; True for other protocols."""
     if api != "gemini":
         return True
@@ -126,9 +126,9 @@ def _list_tool_names(tools: Any) -> set[str]:
     return {name for tool in definitions for name in tool_names(tool)}
 
 
-def find_deferred_readers(sliced: SlicedBody) -> tuple[str, ...]:
+def find_deferred_readers(slices: BodySlices) -> tuple[str, ...]:
     """Return the names of our tools in a request if all their definitions are deferred, else nothing."""
-    tools = sliced.fields.get("tools")
+    tools = slices.fields.get("tools")
     readers = [
         tool
         for tool in (tools if isinstance(tools, list) else ())
@@ -139,18 +139,18 @@ def find_deferred_readers(sliced: SlicedBody) -> tuple[str, ...]:
     return names if is_deferred and RECALL not in names else ()
 
 
-def are_withdrawn(elements: Sequence[Element], names: Sequence[str]) -> bool:
+def are_withdrawn(messages: Sequence[MessageSlice], names: Sequence[str]) -> bool:
     """Return whether the newest system message about one of these tools withdraws them all.
 
     Claude Code keeps sending a deferred definition for as long as its history refers to it. A system message in the
     history says that the tool is gone.
     """
     spellings = [name.encode() for name in names]
-    for position in range(len(elements) - 1, -1, -1):
-        raw = elements[position].raw
+    for position in range(len(messages) - 1, -1, -1):
+        raw = messages[position].raw
         if not any(spelling in raw for spelling in spellings):
             continue  # decoding every message would cost more than all the rest
-        message = elements[position].value
+        message = messages[position].value
         if isinstance(message, dict) and message.get("role") in SYSTEM_ROLES:
             return set(names) <= set(_list_withdrawn(message))
     return False

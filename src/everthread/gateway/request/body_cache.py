@@ -15,7 +15,7 @@ from threading import RLock
 from everthread.core.types import Api, ModelRequest
 from everthread.gateway.identify import find_scope
 from everthread.gateway.request.byte_cache import ByteCache
-from everthread.gateway.request.json_slices import LIST_FIELD, BodyLayout, SharedParts
+from everthread.gateway.request.json_slices import LIST_FIELD, BodySlices, SharedParts
 from everthread.thread.matching.history import History
 
 MAX_BODIES_BYTES = 64 * 1024 * 1024
@@ -49,8 +49,7 @@ class CachedBody:
     """The last body of a thread, and the values read from it."""
 
     thread: str
-    body: bytes
-    layout: BodyLayout
+    slices: BodySlices
     system_count: int
     """Number of messages at the start that are the system prompt."""
     history: History
@@ -63,20 +62,19 @@ class CachedBody:
 
     @property
     def size(self) -> int:
-        return len(self.body) + MESSAGE_BYTES * len(self.layout.ends)
+        return len(self.slices.body) + MESSAGE_BYTES * len(self.slices.ends)
 
 
-@dataclass(frozen=True, slots=True)
-class BodyMatch:
-    """A cached body, and the parts in which a new body equals it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyMatch(SharedParts):
+    """The parts in which a new body equals a cached one."""
 
     cached_body: CachedBody
-    parts: SharedParts
 
     @property
     def size(self) -> int:
         """Number of bytes of the new body that are known from the cached one."""
-        return self.parts.layout.ends[self.parts.message_count - 1] + self.parts.tail_bytes
+        return self.earlier.ends[self.message_count - 1] + self.tail_bytes
 
 
 class BodyCache:
@@ -94,7 +92,7 @@ class BodyCache:
         return len(self._bodies)
 
     def find(self, origin: BodyOrigin, body: bytes) -> BodyMatch | None:
-        """Find the cached body with most messages in common with this one; None if none has any."""
+        """Return the cached body with most messages in common with this one, or None if there is no such body."""
         with self._lock:
             threads = list(self._threads.get(_make_candidate_key(origin, body), ()))
         best_match: BodyMatch | None = None
@@ -103,11 +101,9 @@ class BodyCache:
             if cached_body is None:
                 continue
             match = _find_shared_parts(cached_body, origin.api, body)
-            if match and (
-                best_match is None or match.parts.message_count > best_match.parts.message_count
-            ):
+            if match and (best_match is None or match.message_count > best_match.message_count):
                 best_match = match
-            if match and match.parts.message_count == len(cached_body.layout.ends):
+            if match and match.message_count == len(cached_body.slices.ends):
                 break  # nothing can have more in common than the whole
         return best_match
 
@@ -115,7 +111,7 @@ class BodyCache:
         """Keep the last body of a thread instead of the previous one."""
         with self._lock:
             self._forget_key(body.thread)
-            key = _make_candidate_key(origin, body.body)
+            key = _make_candidate_key(origin, body.slices.body)
             if key is None:
                 return
             self._threads.setdefault(key, {})[body.thread] = None
@@ -146,14 +142,18 @@ def _make_candidate_key(origin: BodyOrigin, body: bytes) -> Hashable | None:
 
 def _find_shared_parts(cached_body: CachedBody, api: Api, body: bytes) -> BodyMatch | None:
     """Return the parts in which a body equals a cached one; None if even the first messages differ."""
-    layout = cached_body.layout
-    shared_bytes = count_shared_bytes(cached_body.body, body)
-    count = layout.count_complete(cached_body.body, shared_bytes)
+    earlier = cached_body.slices
+    count = earlier.count_complete(count_shared_bytes(earlier.body, body))
     if count == 0:
         return None
-    tail_bytes = memoryview(cached_body.body)[layout.spans[LIST_FIELD[api]][1] :]
-    has_tail = len(body) - len(tail_bytes) > layout.ends[count - 1] and body.endswith(tail_bytes)
-    return BodyMatch(cached_body, SharedParts(layout, count, len(tail_bytes) if has_tail else 0))
+    tail = memoryview(earlier.body)[earlier.spans[LIST_FIELD[api]][1] :]
+    has_tail = len(body) - len(tail) > earlier.ends[count - 1] and body.endswith(tail)
+    return BodyMatch(
+        earlier=earlier,
+        message_count=count,
+        tail_bytes=len(tail) if has_tail else 0,
+        cached_body=cached_body,
+    )
 
 
 def count_shared_bytes(body: bytes, other_body: bytes) -> int:

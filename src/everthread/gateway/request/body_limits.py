@@ -7,22 +7,22 @@ from collections.abc import AsyncIterator, Callable
 
 from starlette.types import Message, Receive
 
-from everthread.gateway.contracts import Limits
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.contracts import GatewayLimits
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.client_connection import ClientGone
 from everthread.gateway.request.request_head import RequestHead
 
 
-def make_too_large_error() -> Refused:
-    return Refused(
+def make_too_large_error() -> RequestRefused:
+    return RequestRefused(
         413,
         "request_too_large",
         "The request is larger than this gateway accepts; see gateway.limits.",
     )
 
 
-def make_too_slow_error(seconds: float) -> Refused:
-    return Refused(
+def make_too_slow_error(seconds: float) -> RequestRefused:
+    return RequestRefused(
         408,
         "request_timeout",
         f"The request's body did not arrive within {seconds:g} seconds.",
@@ -36,10 +36,10 @@ def _ignore_size(size: int) -> None:
 async def read_body(
     receive: Receive,
     head: RequestHead,
-    limits: Limits,
+    limits: GatewayLimits,
     count: Callable[[int], None] = _ignore_size,
 ) -> bytes:
-    """Read a whole body. Raise `Refused` if it is too large or too slow. `count`: called with each piece's size."""
+    """Read a whole body. Raise `RequestRefused` if it is too large or slow. `count`: called with each piece's size."""
     length = head.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > limits.body_bytes:
         raise make_too_large_error()
@@ -53,7 +53,7 @@ async def read_body(
 async def collect_body(
     receive: Receive, max_bytes: int, count: Callable[[int], None] = _ignore_size
 ) -> bytes:
-    """Return a whole body. Raise `Refused` if it is too large. `count`: called with the size of each piece."""
+    """Return a whole body. Raise `RequestRefused` if it is too large. `count`: called with the size of each piece."""
     pieces: list[bytes] = []
     size = 0
     async for piece in iterate_body(receive):
@@ -102,7 +102,7 @@ class Upload:
         self.has_body = "content-length" in head.headers or "transfer-encoding" in head.headers
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body piece by piece. Raise `Refused` if the next piece does not arrive in time."""
+        """Yield the body piece by piece. Raise `RequestRefused` if the next piece does not arrive in time."""
         source = iterate_body(self._receive)
         while True:
             try:

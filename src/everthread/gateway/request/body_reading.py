@@ -30,7 +30,7 @@ MAX_LOOP_BYTES = 64 * 1024
 MAX_MEDIUM_BYTES = 4 * 1024 * 1024
 """Maximum size of texts for the shared threads; larger ones have a separate thread, so that others need not wait."""
 MAX_UNCOUNTED_BYTES = 1024 * 1024
-"""Maximum new bytes of a body that is sliced without counting its values first."""
+"""Maximum new bytes of a body that is slices without counting its values first."""
 MEDIUM_THREADS = 3
 MAX_EXPANSION_FACTOR = 50
 ALLOWED_EXPANSION_BYTES = 4 * 1024 * 1024
@@ -46,12 +46,12 @@ async def run_in_thread_if_large(size: int, work: Callable[[], T]) -> T:
     if size <= MAX_LOOP_BYTES:
         return work()
     return await asyncio.get_running_loop().run_in_executor(
-        _threads(is_large=size > MAX_MEDIUM_BYTES), work
+        _find_threads(is_large=size > MAX_MEDIUM_BYTES), work
     )
 
 
 @functools.cache
-def _threads(*, is_large: bool) -> ThreadPoolExecutor:
+def _find_threads(*, is_large: bool) -> ThreadPoolExecutor:
     if is_large:
         return ThreadPoolExecutor(1, "everthread-large-body")
     return ThreadPoolExecutor(MEDIUM_THREADS, "everthread-body")
@@ -94,13 +94,13 @@ class RequestBody:
 
     raw: bytes
     """The bytes that the client sent, possibly compressed."""
-    plain: bytes | None
-    """The decoded body; None if it cannot be decoded."""
+    plain: bytes
+    """The decoded body, or no bytes if it cannot be decoded."""
     outer: OuterFields
     located_body: LocatedBody | None = None
     """The positions of its messages; None if they were not or cannot be located."""
     excess_reason: str = ""
-    """Why reading the body would cost too much; empty if it would not."""
+    """Why reading the body would cost too much, or an empty string if it would not."""
 
     @property
     def model(self) -> str | None:
@@ -115,7 +115,7 @@ async def read_request(
     locator: BodyLocator | None = None,
     path: str = "",
 ) -> RequestBody:
-    """Decode a body and locate its fields and, with a locator, its messages. Raise `Refused` if it exceeds a limit.
+    """Decode a body and locate its fields and, with a locator, its messages. Raise `RequestRefused` over a limit.
 
     The number of new bytes decides whether to use a thread, because most of a known conversation was read before.
     `path`: the path of the request; for Gemini it names the model, which becomes a field of the body.
@@ -131,7 +131,7 @@ async def read_request(
         decoded_body = decode_body(raw, encoding, max_bytes)
         if decoded_body is None:
             excess = "its body cannot be decoded here"
-            return RequestBody(raw, None, OuterFields(b""), excess_reason=excess)
+            return RequestBody(raw, b"", OuterFields(b""), excess_reason=excess)
         body = add_path_fields(path, decoded_body)
         match = None if locator is None else locator.find_match(body)
         return _read_decoded(raw, body, locator, match)
@@ -151,7 +151,7 @@ def _read_decoded(
     if located_body is None:
         outer = OuterFields(body)
     else:
-        outer = OuterFields(body, located_body.sliced_body, located_body.cached_bytes)
+        outer = OuterFields(body, located_body.slices, located_body.cached_bytes)
     check_model_name(outer.model)
     return RequestBody(raw, body, outer, located_body, _find_excess(raw, body, outer))
 
@@ -162,7 +162,7 @@ def _count_new_bytes(body: bytes, match: BodyMatch | None) -> int:
 
 
 def _find_excess(raw: bytes, body: bytes, outer: OuterFields) -> str:
-    """Return why reading a request would cost too much; empty if it would not."""
+    """Return why reading a request would cost too much, or an empty string if it would not."""
     if len(body) > MAX_EXPANSION_FACTOR * len(raw) + ALLOWED_EXPANSION_BYTES:
         return f"its body is more than {MAX_EXPANSION_FACTOR} times as large once decoded"
     if outer.new_size < MIN_EXCESS_BYTES:

@@ -12,9 +12,9 @@ from everthread.core.messages import kind_of
 from everthread.core.types import Api
 from everthread.gateway.access.quotas import make_spending_check
 from everthread.gateway.compaction_items import COMPACTION_TRIGGER
-from everthread.gateway.contracts import CREDENTIAL_HEADERS, Incoming
+from everthread.gateway.contracts import CREDENTIAL_HEADERS, IncomingRequest
 from everthread.gateway.identify import choose_thread_kind, read_client
-from everthread.gateway.request.json_slices import DecodedMessages, Element, SlicedBody
+from everthread.gateway.request.json_slices import BodySlices, DecodedMessages, MessageSlice
 from everthread.gateway.request.request_reader import (
     LocatedBody,
     ParsedRequest,
@@ -50,7 +50,8 @@ STATEFUL_FIELDS = (
 class ClientRequest:
     """A client's request, and the facts read from it."""
 
-    incoming: Incoming
+    incoming: IncomingRequest
+    located_body: LocatedBody
     parsed_request: ParsedRequest
     client_scope: ClientScope
     recall_tool: Mapping[str, Any] | None
@@ -58,27 +59,23 @@ class ClientRequest:
     caller_history: CallerHistory = field(init=False)
     settings: CallSettings = field(init=False)
     unmanaged_reason: str = field(init=False)
-    """Why the request is forwarded unchanged: the field that shows that the provider keeps or changes the history.
+    """The field that shows that the provider keeps or changes the history, so that the request is forwarded unchanged.
 
-    Empty if the request may be rewritten."""
+    An empty string if the request may be rewritten."""
 
     def __post_init__(self) -> None:
-        self.unmanaged_reason = find_unmanaged_reason(self.sliced_body)
+        self.unmanaged_reason = find_unmanaged_reason(self.slices)
         self.settings = self._make_settings()
         self.caller_history = self._read_history()
 
     @property
-    def located_body(self) -> LocatedBody:
-        return self.parsed_request.located_body
-
-    @property
-    def elements(self) -> Sequence[Element]:
+    def history_messages(self) -> Sequence[MessageSlice]:
         """The client's messages, without the system prompt and reminders at the end."""
-        return self.located_body.elements
+        return self.located_body.history_messages
 
     @property
-    def sliced_body(self) -> SlicedBody:
-        return self.located_body.sliced_body
+    def slices(self) -> BodySlices:
+        return self.located_body.slices
 
     @property
     def system_count(self) -> int:
@@ -95,41 +92,42 @@ class ClientRequest:
         return self.unmanaged_reason in (ANTHROPIC_COMPACTION_FIELD, COMPACTION_TRIGGER)
 
     def _read_history(self) -> CallerHistory:
-        client = read_client(self.incoming.headers, self.sliced_body.fields)
+        client = read_client(self.incoming.head.headers, self.slices.fields)
         has_tools = bool(self.parsed_request.settings.tools)
-        body = self.sliced_body.body
-        elements = self.elements
+        body = self.slices.body
+        messages = self.history_messages
 
         @functools.cache
         def restore(covered_count: int) -> Mapping[int, Any]:
-            return restore_unchanged_files(body, elements, covered_count)
+            return restore_unchanged_files(body, messages, covered_count)
 
         return CallerHistory(
             self.client_scope,
             self.parsed_request.history,
-            messages=elements,
-            wire_messages=DecodedMessages(elements),
+            messages=messages,
+            wire_messages=DecodedMessages(messages),
             sizes=self.parsed_request.sizes,
             client=client,
             kind=choose_thread_kind(client, has_tools=has_tools),
             leading_compaction=self._find_leading_compaction(),
-            is_single_text=self.sliced_body.is_single_text,
+            is_single_text=self.slices.is_single_text,
             restore_messages=restore,
         )
 
     def _make_settings(self) -> CallSettings:
         incoming = self.incoming
-        fields = self.sliced_body.fields
-        headers = read_window_betas(incoming.headers) if BETA_HEADER in incoming.headers else ""
+        fields = self.slices.fields
+        head = incoming.head
+        headers = read_window_betas(head.headers) if BETA_HEADER in head.headers else ""
         limit_key = LimitKey(
             incoming.upstream_url,
             self.model,
-            tenant=incoming.tenant,
+            tenant=head.caller.tenant,
             headers=headers,
-            credential=make_credential_digest(incoming.headers),
+            credential=make_credential_digest(head.headers),
         )
         is_rewritable = incoming.mode == "managed" and not self.unmanaged_reason
-        authorize = incoming.authorize
+        account = head.caller.account
         return CallSettings(
             incoming.api,
             self.parsed_request.settings,
@@ -140,8 +138,8 @@ class ClientRequest:
             thinking_budget=_find_thinking_budget(incoming.api, fields),
             recall_tool=self.recall_tool if is_rewritable else None,
             is_rewritable=is_rewritable,
-            charge=None if incoming.account is None else incoming.account.spend,
-            check_permission=None if authorize is None else make_spending_check(authorize),
+            charge=None if account is None else account.spend,
+            check_permission=make_spending_check(head.caller.authorize),
         )
 
     def _find_leading_compaction(self) -> LeadingCompaction | None:
@@ -151,30 +149,30 @@ class ClientRequest:
             return replace(
                 own_compaction,
                 message_count=min(
-                    own_compaction.message_count - self.system_count, len(self.elements)
+                    own_compaction.message_count - self.system_count, len(self.history_messages)
                 ),
             )
         if COMPACTION_MARK not in self.located_body.watched_words:
             return None
-        elements = self.elements
-        for index in range(len(elements) - 1, -1, -1):
-            if is_compaction(elements[index].value):
+        messages = self.history_messages
+        for index in range(len(messages) - 1, -1, -1):
+            if is_compaction(messages[index].value):
                 identity = self.parsed_request.history.identities[index]
                 return LeadingCompaction(identity.fingerprint, index + 1)
         return None
 
 
 def make_credential_digest(headers: Mapping[str, str]) -> str:
-    """Return a digest of a client's credential; empty if it sends none."""
+    """Return a digest of a client's credential, or an empty string if it sends none."""
     credential = next((headers[name] for name in CREDENTIAL_HEADERS if headers.get(name)), "")
     if not credential:
         return ""
     return blake2b(credential.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def find_unmanaged_reason(sliced: SlicedBody) -> str:
-    """Return the field that forbids rewriting a request; empty if it may be rewritten."""
-    fields = sliced.fields
+def find_unmanaged_reason(slices: BodySlices) -> str:
+    """Return the field that forbids rewriting a request, or an empty string if it may be rewritten."""
+    fields = slices.fields
     stateful_field = next((name for name in STATEFUL_FIELDS if fields.get(name) is not None), "")
     if stateful_field:
         return stateful_field
@@ -182,7 +180,7 @@ def find_unmanaged_reason(sliced: SlicedBody) -> str:
         return "context_management"
     if isinstance(fields.get(ANTHROPIC_COMPACTION_FIELD), dict):
         return ANTHROPIC_COMPACTION_FIELD
-    last_message = sliced.elements[-1].value if len(sliced.elements) else None
+    last_message = slices.messages[-1].value if len(slices.messages) else None
     if isinstance(last_message, dict) and kind_of(last_message) == COMPACTION_TRIGGER:
         return COMPACTION_TRIGGER
     return ""

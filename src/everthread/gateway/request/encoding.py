@@ -65,7 +65,7 @@ class _IdentityDecoder:
 class _MemberDecoder:
     """Decode a body of one or more members, each with a decoder of its own.
 
-    Raise `Refused` if the decoded body has more than `max_bytes` bytes.
+    Raise `RequestRefused` if the decoded body has more than `max_bytes` bytes.
     """
 
     def __init__(self, max_bytes: int, make_member: Callable[[], _Member]) -> None:
@@ -151,7 +151,7 @@ def make_decoder(encoding: str, max_bytes: int) -> Decoder | None:
 def decode_body(body: bytes, encoding: str, max_bytes: int) -> bytes | None:
     """Return the decoded body; None if it is broken or its encoding is not supported.
 
-    Raise `Refused` if it is larger than the limit once decoded.
+    Raise `RequestRefused` if it is larger than the limit once decoded.
     """
     reader = make_decoder(encoding, max_bytes)
     if reader is None:

@@ -10,7 +10,8 @@ import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, overload
 
 import msgspec
@@ -20,7 +21,7 @@ from everthread.errors import WireError
 from everthread.thread.wire_messages import JSON_ERRORS, decode_value
 
 _BLANK_PATTERN = re.compile(rb"[ \t\n\r]*")
-_AFTER_ELEMENT_PATTERN = re.compile(rb"[ \t\n\r]*([,\]])[ \t\n\r]*")
+_AFTER_MESSAGE_PATTERN = re.compile(rb"[ \t\n\r]*([,\]])[ \t\n\r]*")
 _KEY_PATTERN = re.compile(rb'"(?:[^"\\]|\\.)*"[ \t\n\r]*:[ \t\n\r]*')
 _ESCAPE_PATTERN = re.compile(rb"\\(?:(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -30,7 +31,7 @@ _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _CLOSING = b'}]"'
 """The last bytes of values that are complete regardless of the next byte; a number may continue."""
 MAX_FIELDS = 1_000
-_MAX_ELEMENTS = 40_000
+_MAX_MESSAGES = 40_000
 _MAX_VALUES = 50_000
 """Maximum values in one message or field, because each takes microseconds on the event loop."""
 MAX_ALL_VALUES = 300_000
@@ -67,7 +68,7 @@ class BodyEdit(NamedTuple):
     text: str
 
 
-class Element:
+class MessageSlice:
     """One message or item of the list, and the position of its bytes."""
 
     __slots__ = ("_body", "_value", "end", "start")
@@ -93,56 +94,53 @@ class Element:
         return self.raw.decode()
 
 
-class Elements(Sequence[Element]):
-    """The list of messages or a part of it. Each element is created and decoded on first use."""
+class LazyMessages(Sequence[MessageSlice]):
+    """The list of messages or a part of it. Each message is created and decoded on first use."""
 
-    __slots__ = ("_body", "_cache", "_indexes", "_layout")
+    __slots__ = ("_body", "_cache", "_ends", "_indexes", "_starts")
 
-    def __init__(self, body: bytes, layout: BodyLayout) -> None:
+    def __init__(self, body: bytes, starts: array[int], ends: array[int]) -> None:
         self._body = body
-        self._layout = layout
-        self._cache: dict[int, Element] = {}
-        self._indexes = range(len(layout.starts))
+        self._starts = starts
+        self._ends = ends
+        self._cache: dict[int, MessageSlice] = {}
+        self._indexes = range(len(starts))
 
     def __len__(self) -> int:
         return len(self._indexes)
 
     @overload
-    def __getitem__(self, index: int) -> Element: ...
+    def __getitem__(self, index: int) -> MessageSlice: ...
     @overload
-    def __getitem__(self, index: slice) -> Elements: ...
-    def __getitem__(self, index: int | slice) -> Element | Elements:
+    def __getitem__(self, index: slice) -> LazyMessages: ...
+    def __getitem__(self, index: int | slice) -> MessageSlice | LazyMessages:
         if not isinstance(index, slice):
-            return self._element(self._indexes[index])
-        part = object.__new__(Elements)
-        part._body = self._body
-        part._layout = self._layout
-        part._cache = self._cache
+            return self._find_or_create(self._indexes[index])
+        part = copy(self)
         part._indexes = self._indexes[index]
         return part
 
-    def __iter__(self) -> Iterator[Element]:
-        return map(self._element, self._indexes)
+    def __iter__(self) -> Iterator[MessageSlice]:
+        return map(self._find_or_create, self._indexes)
 
-    def _element(self, index: int) -> Element:
-        element = self._cache.get(index)
-        if element is None:
-            element = self._cache[index] = Element(
-                self._body, self._layout.starts[index], self._layout.ends[index]
-            )
-        return element
+    def _find_or_create(self, index: int) -> MessageSlice:
+        message = self._cache.get(index)
+        if message is None:
+            message = MessageSlice(self._body, self._starts[index], self._ends[index])
+            self._cache[index] = message
+        return message
 
 
 class DecodedMessages(Sequence[Any]):
     """The decoded messages of a list."""
 
-    __slots__ = ("_elements",)
+    __slots__ = ("_messages",)
 
-    def __init__(self, elements: Sequence[Element]) -> None:
-        self._elements = elements
+    def __init__(self, messages: Sequence[MessageSlice]) -> None:
+        self._messages = messages
 
     def __len__(self) -> int:
-        return len(self._elements)
+        return len(self._messages)
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -150,14 +148,15 @@ class DecodedMessages(Sequence[Any]):
     def __getitem__(self, index: slice) -> DecodedMessages: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return DecodedMessages(self._elements[index])
-        return self._elements[index].value
+            return DecodedMessages(self._messages[index])
+        return self._messages[index].value
 
 
 @dataclass(frozen=True, slots=True)
-class BodyLayout:
-    """The positions of a body's parts, and the values of its fields; without the bytes."""
+class BodySlices:
+    """A JSON body, its decoded fields and the positions of its messages."""
 
+    body: bytes
     fields: FieldValues
     """Every field except the list of messages."""
     spans: SpanByField
@@ -165,11 +164,18 @@ class BodyLayout:
     starts: array[int]
     ends: array[int]
     """`starts` and `ends`: the position of each message."""
+    messages: Sequence[MessageSlice]
+    is_single_text: bool = False
+    """Whether the list is a plain string, which means one user message."""
 
-    def count_complete(self, body: bytes, end: int) -> int:
+    def forget_decoded(self) -> BodySlices:
+        """Return the slices without the messages that were decoded."""
+        return replace(self, messages=LazyMessages(self.body, self.starts, self.ends))
+
+    def count_complete(self, end: int) -> int:
         """Count the messages that are certainly complete in the first `end` bytes of this body."""
         count = bisect_right(self.ends, end)
-        is_open = count and self.ends[count - 1] == end and body[end - 1] not in _CLOSING
+        is_open = count and self.ends[count - 1] == end and self.body[end - 1] not in _CLOSING
         return count - 1 if is_open else count
 
 
@@ -177,32 +183,11 @@ class BodyLayout:
 class SharedParts:
     """The parts of a body that equal an earlier one."""
 
-    layout: BodyLayout
-    """The layout of the earlier body."""
+    earlier: BodySlices
     message_count: int
     """Number of messages at the start that are equal, with everything before them; at least one."""
     tail_bytes: int = 0
     """Number of bytes after the list of messages, if all of these are equal; otherwise 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlicedBody:
-    """A JSON body, its decoded fields and the positions of its messages."""
-
-    body: bytes
-    layout: BodyLayout
-    elements: Sequence[Element]
-    is_single_text: bool = False
-    """Whether the list is a plain string, which means one user message."""
-
-    @property
-    def fields(self) -> FieldValues:
-        """Every field except the list of messages."""
-        return self.layout.fields
-
-    @property
-    def spans(self) -> SpanByField:
-        return self.layout.spans
 
 
 def has_too_many_values(body: bytes) -> bool:
@@ -236,23 +221,30 @@ def _has_more_values(body: bytes, max_count: int) -> bool:
     return True
 
 
-def slice_body(body: bytes, api: Api, known_parts: SharedParts | None = None) -> SlicedBody:
+def slice_body(body: bytes, api: Api, known_parts: SharedParts | None = None) -> BodySlices:
     """Locate the fields and messages of a request. Raise `WireError` if it is not an object with a list of messages."""
     slicer = _BodySlicer(body, LIST_FIELD[api])
     if known_parts is None:
         slicer.read()
     else:
         slicer.read_rest(known_parts)
-    layout = BodyLayout(slicer.fields, slicer.spans, slicer.starts, slicer.ends)
+    slices = BodySlices(
+        body,
+        slicer.fields,
+        slicer.spans,
+        starts=slicer.starts,
+        ends=slicer.ends,
+        messages=LazyMessages(body, slicer.starts, slicer.ends),
+    )
     if slicer.has_list:
-        return SlicedBody(body, layout, Elements(body, layout))
+        return slices
     list_name = slicer.list_field
     text = slicer.fields.get(list_name)
     if api != "openai_responses" or not isinstance(text, str):
         raise WireError(f"the request has no list `{list_name}`")
     start, end = slicer.spans[list_name]
-    only = Element(body, start, end, {"role": "user", "content": text})
-    return SlicedBody(body, layout, (only,), is_single_text=True)
+    only = MessageSlice(body, start, end, {"role": "user", "content": text})
+    return replace(slices, messages=(only,), is_single_text=True)
 
 
 def splice(body: bytes, edits: Sequence[BodyEdit]) -> bytes:
@@ -290,17 +282,17 @@ class _BodySlicer:
 
     def read_rest(self, known_parts: SharedParts) -> None:
         """Read the messages after the known ones, and the fields after the list unless they are known too."""
-        layout = known_parts.layout
-        self.starts = layout.starts[: known_parts.message_count]
-        self.ends = layout.ends[: known_parts.message_count]
-        start = layout.spans[self.list_field][0]
-        position = self._after_element(self.ends[-1])
+        earlier = known_parts.earlier
+        self.starts = earlier.starts[: known_parts.message_count]
+        self.ends = earlier.ends[: known_parts.message_count]
+        start = earlier.spans[self.list_field][0]
+        position = self._skip_after_message(self.ends[-1])
         if known_parts.tail_bytes and self._read_middle(known_parts, start, position):
             return
-        for name, span in layout.spans.items():
+        for name, span in earlier.spans.items():
             if span[0] < start:
                 self.spans[name] = span
-                self.fields[name] = layout.fields[name]
+                self.fields[name] = earlier.fields[name]
         if self.body[position - 1 : position] == b"]":
             self._close_list(start, position)
             self._read_fields_after(position)
@@ -309,9 +301,9 @@ class _BodySlicer:
         following = _decode_list(fields.pop("", msgspec.Raw(b"null")))
         if not following:
             raise WireError(
-                f"the request is no JSON at byte {position}: a message must follow a comma"
+                f"the request is not JSON at byte {position}: a message must follow a comma"
             )
-        position = self._read_elements(start, position, following)
+        position = self._read_messages(start, position, following)
         self._read_fields(fields, position, is_first=False)
 
     def _read_middle(self, known_parts: SharedParts, start: int, position: int) -> bool:
@@ -326,13 +318,13 @@ class _BodySlicer:
                 return False
             if not following:
                 return False
-            self._read_elements(start, position, following)
-        layout = known_parts.layout
-        shift = end - layout.spans[self.list_field][1]
-        self.fields = layout.fields
+            self._read_messages(start, position, following)
+        earlier = known_parts.earlier
+        shift = end - earlier.spans[self.list_field][1]
+        self.fields = earlier.fields
         self.spans = {
             name: span if span[0] < start else (span[0] + shift, span[1] + shift)
-            for name, span in layout.spans.items()
+            for name, span in earlier.spans.items()
         }
         self._close_list(start, end)
         return True
@@ -344,7 +336,7 @@ class _BodySlicer:
         fields = _decode_fields(b"{" + self.body[next_position + has_more :])
         if has_more and not fields:
             raise WireError(
-                f"the request is no JSON at byte {next_position}: something must follow a comma"
+                f"the request is not JSON at byte {next_position}: something must follow a comma"
             )
         self._read_fields(fields, position, is_first=False)
 
@@ -362,12 +354,12 @@ class _BodySlicer:
             match = _KEY_PATTERN.match(body, _skip_blank(body, position))
             if match is None or key in self.spans:
                 raise WireError(
-                    f"the request has no usable field {key!r}: a name that is no string, or given twice"
+                    f"the request has no usable field {key!r}: its name is not a string, or it is given twice"
                 )
             start = match.end()
             if key == self.list_field and body[start : start + 1] == b"[":
                 first = _skip_blank(body, start + 1)
-                position = self._read_elements(start, first, _decode_list(raw))
+                position = self._read_messages(start, first, _decode_list(raw))
                 continue
             position = start + len(memoryview(raw))
             check_values(body[start:position], f"its field `{key[:50]}` has")
@@ -376,24 +368,24 @@ class _BodySlicer:
         if _skip_blank(body, _expect(body, _skip_blank(body, position), b"}")) != len(body):
             raise WireError("the request continues after its end")
 
-    def _read_elements(self, start: int, position: int, elements: list[msgspec.Raw]) -> int:
+    def _read_messages(self, start: int, position: int, messages: list[msgspec.Raw]) -> int:
         """Record the positions of the messages, the first of which begins at `position`; return the end of the list."""
-        if len(self.starts) + len(elements) > _MAX_ELEMENTS:
-            raise ExcessError(f"it has more than {_MAX_ELEMENTS:,} messages")
-        for raw in elements:
+        if len(self.starts) + len(messages) > _MAX_MESSAGES:
+            raise ExcessError(f"it has more than {_MAX_MESSAGES:,} messages")
+        for raw in messages:
             end = position + len(memoryview(raw))
             if end - position > _MAX_VALUES:
                 check_values(self.body[position:end], "one of its messages has")
             self.starts.append(position)
             self.ends.append(end)
-            position = self._after_element(end)
-        return self._close_list(start, position if elements else position + 1)
+            position = self._skip_after_message(end)
+        return self._close_list(start, position if messages else position + 1)
 
-    def _after_element(self, position: int) -> int:
+    def _skip_after_message(self, position: int) -> int:
         """Return the start of the message that follows this position, or the end of the list if none follows."""
-        match = _AFTER_ELEMENT_PATTERN.match(self.body, position)
+        match = _AFTER_MESSAGE_PATTERN.match(self.body, position)
         if match is None:
-            raise WireError(f"the request is no JSON at byte {position}: ',' is missing")
+            raise WireError(f"the request is not JSON at byte {position}: ',' is missing")
         return match.end() if match[1] == b"," else match.end(1)
 
     def _close_list(self, start: int, end: int) -> int:
@@ -413,18 +405,18 @@ def _decode_fields(body: bytes) -> dict[str, msgspec.Raw]:
             ) from None
         hidden = _ESCAPE_PATTERN.sub(lambda match: b"\\ufffd" if match[1] else match[0], body)
         if hidden == body:
-            raise WireError(f"the request is no JSON object: {error}") from None
+            raise WireError(f"the request is not a JSON object: {error}") from None
     try:
         return _FIELDS.decode(hidden)
     except JSON_ERRORS as error:
-        raise WireError(f"the request is no JSON object: {error}") from None
+        raise WireError(f"the request is not a JSON object: {error}") from None
 
 
 def _decode_list(raw: msgspec.Raw) -> list[msgspec.Raw]:
     try:
         return _LIST.decode(raw)
     except JSON_ERRORS as error:
-        raise WireError(f"the request's messages are no JSON: {error}") from None
+        raise WireError(f"the request's messages are not JSON: {error}") from None
 
 
 def _skip_blank(body: bytes, position: int) -> int:
@@ -437,5 +429,5 @@ def _skip_blank(body: bytes, position: int) -> int:
 def _expect(body: bytes, position: int, sign: bytes) -> int:
     if body[position : position + 1] != sign:
         sign_text = sign.decode()
-        raise WireError(f"the request is no JSON at byte {position}: {sign_text!r} is missing")
+        raise WireError(f"the request is not JSON at byte {position}: {sign_text!r} is missing")
     return position + 1

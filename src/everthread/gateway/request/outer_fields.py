@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.json_slices import (
     MAX_ALL_VALUES,
     MAX_FIELDS,
-    SlicedBody,
+    BodySlices,
     SpanByField,
     has_too_many_values,
 )
@@ -61,20 +61,22 @@ _AFTER_VALUE_PATTERN = re.compile(rb"[ \t\n\r]*([,}])")
 class OuterFields:
     """The fields of a body's outermost object and the positions of their values, found in one pass.
 
-    Raise `Refused` if a field of `_UNIQUE_FIELDS` is given twice, or is spelt with escapes to hide that. Parsers differ
-    in which of two fields they use, so that one model could be charged while another one answers.
+    Raise `RequestRefused` if a field of `_UNIQUE_FIELDS` is given twice, or is spelt with escapes to hide that. Parsers
+    differ in which of two fields they use, so that one model could be charged while another one answers.
 
-    `sliced`: the sliced body, if there is one. `known_size`: number of bytes that were read with an earlier body.
+    `slices`: the slices body, if there is one. `known_size`: number of bytes that were read with an earlier body.
     """
 
-    def __init__(self, body: bytes, sliced: SlicedBody | None = None, known_size: int = 0) -> None:
+    def __init__(self, body: bytes, slices: BodySlices | None = None, known_size: int = 0) -> None:
         self._body = body
-        self._sliced = sliced
+        self._sliced = slices
         self.new_size = len(body) - known_size
         """Maximum number of bytes that were not read before."""
         self.is_excessive = self.new_size > MAX_ALL_VALUES and has_too_many_values(body)
-        self._spans = None if self.is_excessive or sliced is not None else _outer_spans(body)
-        if self._spans is None and sliced is None:
+        self._spans = (
+            None if self.is_excessive or slices is not None else _locate_outer_fields(body)
+        )
+        if self._spans is None and slices is None:
             _refuse_duplicates(body, is_excessive=self.is_excessive)
 
     def find(self, name: str) -> Field | None:
@@ -112,7 +114,7 @@ class OuterFields:
         return field is not None and field.value is True
 
 
-def _outer_spans(body: bytes) -> SpanByField | None:
+def _locate_outer_fields(body: bytes) -> SpanByField | None:
     """Return the positions of the values; None if the body needs a closer check.
 
     Check that keys and values follow each other up to the end of the body, which proves that no key is given twice.
@@ -146,7 +148,7 @@ def _outer_spans(body: bytes) -> SpanByField | None:
 
 
 def _refuse_duplicates(body: bytes, *, is_excessive: bool) -> None:
-    """Raise `Refused` if a field of `_UNIQUE_FIELDS` is given twice. Read the whole body if necessary."""
+    """Raise `RequestRefused` if a field of `_UNIQUE_FIELDS` is given twice. Read the whole body if necessary."""
     escaped = _ESCAPED_KEY_PATTERN.search(body) if b"\\u00" in body else None
     if escaped is not None:
         raise _make_duplicate_error(json.loads(b'"' + escaped[1] + b'"'))
@@ -170,8 +172,8 @@ def _refuse_duplicates(body: bytes, *, is_excessive: bool) -> None:
             raise _make_duplicate_error(name)
 
 
-def _make_duplicate_error(name: str) -> Refused:
-    return Refused(
+def _make_duplicate_error(name: str) -> RequestRefused:
+    return RequestRefused(
         400,
         "duplicate_field",
         f"The request has the field `{name}` twice, or spelt with escapes; send it once.",
@@ -216,7 +218,7 @@ def _is_json_object(text: bytes) -> bool:
 
 
 def _read_value(body: bytes, position: int) -> Field | None:
-    """Return the value at a position. It must be a scalar or a small object of at most a thousand bytes."""
+    """Decode the value at a position if it ends within a thousand bytes; return None if it does not."""
     text = body[position : position + 1_000].decode("utf-8", "ignore")
     try:
         return Field(_DECODER.raw_decode(text)[0], position)

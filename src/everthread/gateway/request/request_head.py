@@ -13,7 +13,7 @@ from starlette.types import Scope
 from everthread.core.types import MAX_MODEL_NAME_CHARS, Api
 from everthread.gateway.access.key_creation import KEY_PREFIX
 from everthread.gateway.contracts import CREDENTIAL_HEADERS
-from everthread.gateway.error_answers import Refused
+from everthread.gateway.error_answers import RequestRefused
 from everthread.gateway.request.gemini_path import find_path_model, read_path_fields
 from everthread.gateway.router import API_BY_PATH, CHATGPT_LOGIN_HEADER, decode_path, normalize_path
 
@@ -73,12 +73,12 @@ class RequestHead:
 
     @classmethod
     def read(cls, scope: Scope, caller: Caller, *, max_bytes: int) -> RequestHead:
-        """Read and check the head of a request. Raise `Refused` if it is too large or ambiguous."""
+        """Read and check the head of a request. Raise `RequestRefused` if it is too large or ambiguous."""
         headers = scope["headers"]
         size = sum([len(name) + len(value) for name, value in headers])
         if size > max_bytes:
             message = f"The request's headers have {size:,} bytes, more than allowed here."
-            raise Refused(431, "headers_too_large", message)
+            raise RequestRefused(431, "headers_too_large", message)
         raw_path = normalize_path(scope["raw_path"])
         path = decode_path(raw_path) if b"%" in raw_path else raw_path.decode("utf-8", "replace")
         check_model_name(find_model_in_path(path))
@@ -140,14 +140,14 @@ def find_conversation_api(path: str) -> Api | None:
 
 
 def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
-    """Raise `Refused` if a credential header occurs twice with different values: the upstream might use the other."""
+    """Raise `RequestRefused` if a credential header occurs twice with different values: which one counts is unclear."""
     credentials: dict[bytes, bytes] = {}
     for name, value in headers:
         if name in _CREDENTIAL_NAMES and credentials.setdefault(name, value) != value:
             message = (
                 f"The header `{name.decode()}` is given twice with different values; send it once."
             )
-            raise Refused(400, "duplicate_credential", message)
+            raise RequestRefused(400, "duplicate_credential", message)
 
 
 def find_model_in_path(path: str) -> str | None:
@@ -158,10 +158,10 @@ def find_model_in_path(path: str) -> str | None:
 
 
 def check_model_name(model: str | None) -> None:
-    """Raise `Refused` if a name is too long to be a model's."""
+    """Raise `RequestRefused` if a name is too long to be a model's."""
     if model is not None and len(model) > MAX_MODEL_NAME_CHARS:
         message = f"The model's name has {len(model):,} characters; at most {MAX_MODEL_NAME_CHARS} are allowed."
-        raise Refused(400, "model_name_too_long", message)
+        raise RequestRefused(400, "model_name_too_long", message)
 
 
 def remove_gateway_keys(text: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -23,9 +22,8 @@ from everthread.gateway.request.body_reading import run_in_thread_if_large
 from everthread.gateway.request.byte_cache import ByteCache
 from everthread.gateway.request.json_slices import (
     LIST_FIELD,
-    BodyLayout,
-    Element,
-    SlicedBody,
+    BodySlices,
+    MessageSlice,
     slice_body,
 )
 from everthread.thread.caller.message_caches import IdentityCache, SizeCache
@@ -53,11 +51,11 @@ class LocatedBody:
     """A body whose fields are decoded and whose messages are only located."""
 
     origin: BodyOrigin
-    sliced_body: SlicedBody
+    slices: BodySlices
     system_count: int = 0
     """Number of messages at the start that are the system prompt."""
     reminder_count: int = 0
-    """Number of system reminders at the end, which are no part of the conversation's identity."""
+    """Number of system reminders at the end, which do not belong to the conversation's identity."""
     match: BodyMatch | None = None
     """The cached body that partly equals this one; None if there is none."""
     shared_count: int = 0
@@ -66,10 +64,10 @@ class LocatedBody:
     """The words of `WATCHED_WORDS` that the body may contain."""
 
     @property
-    def elements(self) -> Sequence[Element]:
+    def history_messages(self) -> Sequence[MessageSlice]:
         """The messages, without the system prompt and the reminders."""
-        elements = self.sliced_body.elements
-        return elements[self.system_count : len(elements) - self.reminder_count]
+        messages = self.slices.messages
+        return messages[self.system_count : len(messages) - self.reminder_count]
 
     @property
     def has_cache_marks(self) -> bool:
@@ -81,7 +79,7 @@ class LocatedBody:
         """Whether the client may have set cache breakpoints or options for them."""
         return (
             OPENAI_BREAKPOINT_FIELD in self.watched_words
-            or CACHE_OPTIONS_FIELD in self.sliced_body.fields
+            or CACHE_OPTIONS_FIELD in self.slices.fields
         )
 
     @property
@@ -92,22 +90,21 @@ class LocatedBody:
     @property
     def new_bytes(self) -> int:
         """Number of bytes that were not read before."""
-        return len(self.sliced_body.body) - self.cached_bytes
+        return len(self.slices.body) - self.cached_bytes
 
     @property
     def added_bytes(self) -> int:
         """Number of bytes after the known messages; messages that differ only in cache marks are known."""
-        if self.match is None or not self.match.parts.tail_bytes or not self.shared_count:
+        if self.match is None or not self.match.tail_bytes or not self.shared_count:
             return self.new_bytes
-        end = len(self.sliced_body.body) - self.match.parts.tail_bytes
-        return end - self.sliced_body.layout.ends[self.system_count + self.shared_count - 1]
+        end = len(self.slices.body) - self.match.tail_bytes
+        return end - self.slices.ends[self.system_count + self.shared_count - 1]
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request that was read: its history, its settings and their tokens."""
+    """The history of a request, its settings and their tokens."""
 
-    located_body: LocatedBody
     history: History
     settings: ModelRequest
     """Model, system prompt and tools."""
@@ -135,52 +132,51 @@ class RequestReader:
 
     def locate(self, origin: BodyOrigin, body: bytes, match: BodyMatch | None) -> LocatedBody:
         """Locate the fields and messages of a body. Raise `WireError` if it is not a request."""
-        sliced = slice_body(body, origin.api, match.parts if match else None)
-        if match is None or match.cached_body.system_count >= match.parts.message_count:
-            system_count = count_leading_system(sliced.elements)
+        slices = slice_body(body, origin.api, match)
+        if match is None or match.cached_body.system_count >= match.message_count:
+            system_count = count_leading_system(slices.messages)
             return LocatedBody(
                 origin,
-                sliced,
+                slices,
                 system_count=system_count,
-                reminder_count=count_trailing_system(sliced.elements, system_count),
+                reminder_count=count_trailing_system(slices.messages, system_count),
                 watched_words=_find_watched_words(body, 0, len(body)),
             )
         system_count = match.cached_body.system_count
-        reminder_count = count_trailing_system(sliced.elements, system_count)
-        elements = sliced.elements[system_count : len(sliced.elements) - reminder_count]
+        reminder_count = count_trailing_system(slices.messages, system_count)
+        messages = slices.messages[system_count : len(slices.messages) - reminder_count]
         return LocatedBody(
             origin,
-            sliced,
+            slices,
             system_count=system_count,
             reminder_count=reminder_count,
             match=match,
-            shared_count=_count_shared(match, elements),
+            shared_count=_count_shared(match, messages),
             watched_words=match.cached_body.watched_words | _find_new_words(body, match),
         )
 
     async def read(self, located_body: LocatedBody) -> ParsedRequest:
         """Read a located body: on the event loop, in a thread, or in another process, depending on its new bytes."""
-        body = located_body.sliced_body.body
+        body = located_body.slices.body
         is_long = located_body.match is None and len(body) >= MIN_PROCESS_BYTES
         if is_long and self._call_in_process is not None:
             parsed_request: ParsedRequest | None = await self._call_in_process(
                 read_body, located_body.origin, body
             )
             if parsed_request is not None:
-                return replace(parsed_request, located_body=located_body)
+                return parsed_request
         return await run_in_thread_if_large(
             located_body.new_bytes, lambda: self.read_now(located_body)
         )
 
     def read_now(self, located_body: LocatedBody) -> ParsedRequest:
         api = located_body.origin.api
-        sliced = located_body.sliced_body
-        elements = located_body.elements
+        slices = located_body.slices
+        messages = located_body.history_messages
         settings, settings_tokens = self._read_settings(located_body)
-        history = self.read_history(located_body, len(elements))
-        reminders = sliced.elements[len(sliced.elements) - located_body.reminder_count :]
+        history = self.read_history(located_body, len(messages))
+        reminders = slices.messages[len(slices.messages) - located_body.reminder_count :]
         return ParsedRequest(
-            located_body,
             history,
             settings,
             sizes=self._count_sizes(located_body, history, settings.model),
@@ -195,19 +191,19 @@ class RequestReader:
             known_history = located_body.match.cached_body.history.first_messages(
                 min(located_body.shared_count, length)
             )
-        new_elements = located_body.elements[len(known_history) : length]
+        new_messages = located_body.history_messages[len(known_history) : length]
         api = located_body.origin.api
         return known_history.extend(
-            [self._identities.read_identity(api, element) for element in new_elements]
+            [self._identities.read_identity(api, message) for message in new_messages]
         )
 
-    def remember(self, thread: str, parsed_request: ParsedRequest) -> None:
+    def remember(
+        self, thread: str, located_body: LocatedBody, parsed_request: ParsedRequest
+    ) -> None:
         """Cache the body as the last one of its thread."""
-        located_body = parsed_request.located_body
         cached_body = CachedBody(
             thread,
-            located_body.sliced_body.body,
-            layout=located_body.sliced_body.layout,
+            located_body.slices.forget_decoded(),
             system_count=located_body.system_count,
             history=parsed_request.history,
             sizes=parsed_request.sizes,
@@ -228,8 +224,7 @@ class RequestReader:
         new_body = replace(
             cached_body,
             thread=thread,
-            body=located_body.sliced_body.body,
-            layout=located_body.sliced_body.layout,
+            slices=located_body.slices.forget_decoded(),
             system_count=located_body.system_count,
             history=history,
             sizes=cached_body.sizes[: located_body.shared_count],
@@ -248,27 +243,27 @@ class RequestReader:
             located_body.origin.api,
             model,
             identities=history.identities[count:],
-            messages=located_body.elements[count:],
+            messages=located_body.history_messages[count:],
         )
 
     def _read_settings(self, located_body: LocatedBody) -> tuple[ModelRequest, int]:
         """Return model, system prompt and tools, and their tokens."""
         match = located_body.match
-        if match is not None and match.parts.tail_bytes:
+        if match is not None and match.tail_bytes:
             return match.cached_body.settings, match.cached_body.settings_tokens
         api = located_body.origin.api
-        sliced = located_body.sliced_body
-        start, end = sliced.spans[LIST_FIELD[api]]
-        system_elements = sliced.elements[: located_body.system_count]
+        slices = located_body.slices
+        start, end = slices.spans[LIST_FIELD[api]]
+        system_messages = slices.messages[: located_body.system_count]
         parts = [
-            sliced.body[:start],
-            sliced.body[end:],
-            *(element.raw for element in system_elements),
+            slices.body[:start],
+            slices.body[end:],
+            *(message.raw for message in system_messages),
         ]
-        key = _digest(api.encode(), *parts)
+        key = _compute_digest(api.encode(), *parts)
         entry = self._settings.find(key)
         if entry is None:
-            settings = _decode_settings(api, sliced, system_elements)
+            settings = _decode_settings(api, slices, system_messages)
             counter = TokenCounter(settings.model)
             tokens = counter.request(
                 settings.messages, system=settings.system, tools=settings.tools
@@ -277,34 +272,31 @@ class RequestReader:
             self._settings.keep(key, entry, DECODED_BYTES * sum(map(len, parts)))
         return entry
 
-    def _count_reminders(self, api: Api, model: str, reminders: Sequence[Element]) -> int:
+    def _count_reminders(self, api: Api, model: str, reminders: Sequence[MessageSlice]) -> int:
         identities = [self._identities.read_identity(api, reminder) for reminder in reminders]
         return sum(self._sizes.count_messages(api, model, identities, reminders))
 
 
 def read_body(origin: BodyOrigin, body: bytes) -> ParsedRequest:
-    """Read a body; return the result without the body. Called in another process."""
+    """Read a body. Called in another process."""
     reader = RequestReader(SizeCache())
-    parsed_request = reader.read_now(reader.locate(origin, body, None))
-    layout = BodyLayout({}, {}, array("Q"), array("Q"))
-    no_body = LocatedBody(origin, SlicedBody(b"", layout, ()))
-    return replace(parsed_request, located_body=no_body)
+    return reader.read_now(reader.locate(origin, body, None))
 
 
-def count_leading_system(elements: Sequence[Element]) -> int:
+def count_leading_system(messages: Sequence[MessageSlice]) -> int:
     """Count the messages of the system prompt at the start."""
-    for count in range(len(elements)):
-        value = elements[count].value
+    for count in range(len(messages)):
+        value = messages[count].value
         if not isinstance(value, dict) or value.get("role") not in SYSTEM_ROLES:
             return count
-    return len(elements)
+    return len(messages)
 
 
-def count_trailing_system(elements: Sequence[Element], system_count: int) -> int:
+def count_trailing_system(messages: Sequence[MessageSlice], system_count: int) -> int:
     """Count the system reminders at the end, which clients renew with each request."""
     count = 0
-    while len(elements) - count > system_count + 1:
-        value = elements[len(elements) - 1 - count].value
+    while len(messages) - count > system_count + 1:
+        value = messages[len(messages) - 1 - count].value
         if not isinstance(value, dict) or not (
             value.get("role") in SYSTEM_ROLES or kind_of(value) == COMPACTION_TRIGGER
         ):
@@ -315,8 +307,8 @@ def count_trailing_system(elements: Sequence[Element], system_count: int) -> int
 
 def _find_new_words(body: bytes, match: BodyMatch) -> frozenset[str]:
     """Return the words of `WATCHED_WORDS` that the new part of a body may contain."""
-    start = max(0, match.parts.layout.ends[match.parts.message_count - 1] - _MAX_WORD_BYTES)
-    end = len(body) - max(0, match.parts.tail_bytes - _MAX_WORD_BYTES)
+    start = max(0, match.earlier.ends[match.message_count - 1] - _MAX_WORD_BYTES)
+    end = len(body) - max(0, match.tail_bytes - _MAX_WORD_BYTES)
     return _find_watched_words(body, start, end)
 
 
@@ -324,26 +316,26 @@ def _find_watched_words(body: bytes, start: int, end: int) -> frozenset[str]:
     return frozenset(word for word in WATCHED_WORDS if body.find(word.encode(), start, end) >= 0)
 
 
-def _count_shared(match: BodyMatch, elements: Sequence[Element]) -> int:
+def _count_shared(match: BodyMatch, messages: Sequence[MessageSlice]) -> int:
     """Count the messages at the start that equal those of the cached body, apart from their cache marks."""
     cached_body = match.cached_body
-    max_count = min(len(elements), len(cached_body.history))
-    count = min(match.parts.message_count - cached_body.system_count, max_count)
+    max_count = min(len(messages), len(cached_body.history))
+    count = min(match.message_count - cached_body.system_count, max_count)
     while count < max_count:
-        start = cached_body.layout.starts[cached_body.system_count + count]
-        end = cached_body.layout.ends[cached_body.system_count + count]
-        if not _is_same_apart_from_marks(cached_body.body[start:end], elements[count]):
+        start = cached_body.slices.starts[cached_body.system_count + count]
+        end = cached_body.slices.ends[cached_body.system_count + count]
+        if not _is_same_apart_from_marks(cached_body.slices.body[start:end], messages[count]):
             break
         count += 1
     return count
 
 
-def _is_same_apart_from_marks(cached_bytes: bytes, element: Element) -> bool:
-    if cached_bytes == element.raw:
+def _is_same_apart_from_marks(cached_bytes: bytes, message: MessageSlice) -> bool:
+    if cached_bytes == message.raw:
         return True
-    if not any(b'"cache_control"' in raw for raw in (cached_bytes, element.raw)):
+    if not any(b'"cache_control"' in raw for raw in (cached_bytes, message.raw)):
         return False
-    return bool(_drop_marks(decode_value(cached_bytes)) == _drop_marks(element.value))
+    return bool(_drop_marks(decode_value(cached_bytes)) == _drop_marks(message.value))
 
 
 def _drop_marks(value: Any) -> Any:
@@ -362,7 +354,7 @@ def _drop_mark(block: Any) -> Any:
     return {name: part for name, part in block.items() if name != "cache_control"}
 
 
-def _digest(*parts: bytes) -> bytes:
+def _compute_digest(*parts: bytes) -> bytes:
     """Return a digest of several parts and their lengths, so that different lists of parts have different digests."""
     running = sha256()
     for part in parts:
@@ -370,8 +362,8 @@ def _digest(*parts: bytes) -> bytes:
     return running.digest()
 
 
-def _decode_settings(api: Api, sliced: SlicedBody, leading: Sequence[Element]) -> ModelRequest:
+def _decode_settings(api: Api, slices: BodySlices, leading: Sequence[MessageSlice]) -> ModelRequest:
     """Return the request without its messages: model, system prompt and tools."""
-    messages = [element.value for element in leading]
-    body = {**sliced.fields, LIST_FIELD[api]: messages}
+    messages = [message.value for message in leading]
+    body = {**slices.fields, LIST_FIELD[api]: messages}
     return CODECS[api].decode_request(body)

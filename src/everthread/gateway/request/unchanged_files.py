@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from everthread.core.json_values import json_value
 from everthread.core.messages import content_text, kind_of
-from everthread.gateway.request.json_slices import Element
+from everthread.gateway.request.json_slices import MessageSlice
 
 _STUB_PHRASES = (b"unchanged since", b"already in your context")
 _STUB_PATTERN = re.compile(
@@ -31,22 +31,22 @@ class FileRead(NamedTuple):
 
 
 def restore_unchanged_files(
-    body: bytes, elements: Sequence[Element], covered_count: int
+    body: bytes, messages: Sequence[MessageSlice], covered_count: int
 ) -> dict[int, Any]:
     """Return, by index, the messages after the covered ones that call a file unchanged, with the file's text restored.
 
     Restore a text only if the message that contains it is covered.
     """
-    if not 0 < covered_count < len(elements):
+    if not 0 < covered_count < len(messages):
         return {}
-    start = elements[covered_count].start
+    start = messages[covered_count].start
     if not any(body.find(mark, start) >= 0 for mark in _STUB_PHRASES):
         return {}
-    wire_messages = [element.value for element in elements]
+    wire_messages = [message.value for message in messages]
     file_reads = {
         call: file_read for value in wire_messages for call, file_read in _list_file_reads(value)
     }
-    contents: dict[FileRead, tuple[int, str]] = {}
+    result_by_file_read: dict[FileRead, tuple[int, str]] = {}
     restored: dict[int, Any] = {}
     for index, value in enumerate(wire_messages):
         new_value = value
@@ -56,14 +56,14 @@ def restore_unchanged_files(
             if file_read is None:
                 continue
             if not is_stub(result_text):
-                contents[file_read] = index, result_text
+                result_by_file_read[file_read] = index, result_text
             elif (
                 index >= covered_count
-                and file_read in contents
-                and contents[file_read][0] < covered_count
-                and len(contents[file_read][1]) <= _MAX_RESTORED_CHARS
+                and file_read in result_by_file_read
+                and result_by_file_read[file_read][0] < covered_count
+                and len(result_by_file_read[file_read][1]) <= _MAX_RESTORED_CHARS
             ):
-                new_value = _with_result(new_value, call, contents[file_read][1])
+                new_value = _replace_result(new_value, call, result_by_file_read[file_read][1])
         if new_value is not value:
             restored[index] = new_value
     return restored
@@ -115,7 +115,7 @@ def _list_results(value: Any) -> Iterator[tuple[str, Any]]:
                 yield str(part.get("tool_use_id")), part.get("content")
 
 
-def _with_result(value: Mapping[str, Any], call: str, text: str) -> dict[str, Any]:
+def _replace_result(value: Mapping[str, Any], call: str, text: str) -> dict[str, Any]:
     if value.get("role") == "tool":
         return {**value, "content": text}
     if kind_of(value) == "function_call_output":

@@ -1,8 +1,9 @@
 """Store and find the histories of clients that send their whole history each time, as chains of links.
 
-A link is a prefix of a history. It is identified by two digests: `digest` changes with every word; `skeleton` leaves
-out thinking and the contents of tool results, which clients drop to save tokens. `results` are short hashes of those
-contents, separated by blanks: they distinguish a cleared result from a result of another conversation.
+A link is a prefix of a history. It is identified by two digests: `digest` changes with every word; `loose_digest` (in
+the column `skeleton`) leaves out thinking and the contents of tool results, which clients drop to save tokens.
+`results` are short hashes of those contents, separated by blanks: they distinguish a cleared result from a result of
+another conversation.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ SELECT_THREAD_OWNER = "SELECT tenant, kind, parent_id FROM sessions WHERE id = ?
 MAX_DIGESTS_PER_QUERY = 400
 """Maximum digests in one query."""
 MAX_SIMILAR = 8
-"""Maximum links of one skeleton to compare: a client clears old results only a few times."""
+"""Maximum links of one loose digest to compare: a client clears old results only a few times."""
 
 
 def extend_thread(
@@ -224,11 +225,11 @@ def continues_other_thread(tx: Tx, thread_id: str) -> bool:
     return row is not None
 
 
-def find_links_by_skeleton(
-    tx: Tx, tenant: str, scope: str, skeletons: Sequence[str]
+def find_links_by_loose_digest(
+    tx: Tx, tenant: str, scope: str, loose_digests: Sequence[str]
 ) -> list[ThreadLinkMatch]:
-    """Return the links with the longest stored skeleton among these."""
-    for batch in batch_longest_first(skeletons):
+    """Return the links with the longest stored loose digest among these."""
+    for batch in batch_longest_first(loose_digests):
         rows = tx.all(
             f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND skeleton IN ({placeholders(batch)}) "
             f"ORDER BY message_count DESC, digest LIMIT {MAX_SIMILAR}",

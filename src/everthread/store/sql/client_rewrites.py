@@ -186,7 +186,7 @@ def _load_roles(tx: Tx, ids: Sequence[int]) -> dict[int, str]:
 
 
 RewriteMatches = list[tuple[list[Rewrite], list[Rewrite]]]
-"""For each engine, the rewrites of an exact beginning, and those of a beginning with the same skeleton."""
+"""For each engine, the rewrites of an exact beginning, and those of a beginning with the same loose digest."""
 
 
 def list_rewrite_engines(tx: Tx, thread_id: str) -> list[str]:
@@ -203,16 +203,16 @@ def match_rewrites(
     tenant: str,
     engines: Sequence[str],
     digests: Sequence[str],
-    skeletons: Sequence[str],
+    loose_digests: Sequence[str],
     last_search: RewriteSearchState | None = None,
 ) -> tuple[RewriteMatches, RewriteSearchState | None]:
-    """For each engine, find rewrites of an exact beginning, and of longer beginnings by skeleton; stop at a match.
+    """For each engine, find rewrites of an exact beginning, and of longer beginnings by loose digest; stop at a match.
 
     `last_search`: an earlier search for a beginning of the history. If no rewrite was made since, only the new part is
     searched.
     """
     if not tx.dialect.select_newest:
-        return _match_rewrites(tx, tenant, engines, digests, skeletons, searched_length=0), None
+        return _match_rewrites(tx, tenant, engines, digests, loose_digests, searched_length=0), None
     newest_rewrite = tx.one(tx.dialect.select_newest.format("rewrites"))
     if last_search is not None and _continues_search(last_search, engines, digests, newest_rewrite):
         unsearched_digests = [
@@ -224,13 +224,13 @@ def match_rewrites(
             tenant,
             engines,
             unsearched_digests,
-            skeletons,
+            loose_digests,
             searched_length=last_search.message_count,
         )
         # If the earlier rewrite is no longer there, search from the start.
         if not last_search.found_digests or any(exact_matches for exact_matches, _ in matches):
             return matches, _remember_search(engines, digests, newest_rewrite, matches)
-    matches = _match_rewrites(tx, tenant, engines, digests, skeletons, searched_length=0)
+    matches = _match_rewrites(tx, tenant, engines, digests, loose_digests, searched_length=0)
     return matches, _remember_search(engines, digests, newest_rewrite, matches)
 
 
@@ -239,26 +239,26 @@ def _match_rewrites(
     tenant: str,
     engines: Sequence[str],
     digests: Sequence[str],
-    skeletons: Sequence[str],
+    loose_digests: Sequence[str],
     *,
     searched_length: int,
 ) -> RewriteMatches:
-    """Return the matches of each engine. `searched_length`: skip the skeletons up to this length, searched before."""
+    """Return the matches of each engine. `searched_length`: skip the loose digests up to this length."""
     matches = []
     for engine in engines:
         exact_matches = [
             rewrite
             for rewrite in _find_rewrites(tx, "digest", tenant, engine, digests)
-            if rewrite.replaced_count <= len(skeletons)
+            if rewrite.replaced_count <= len(loose_digests)
         ]
-        longer_skeletons = [
-            skeleton
-            for skeleton in skeletons[
+        longer_loose_digests = [
+            loose_digest
+            for loose_digest in loose_digests[
                 max(searched_length, exact_matches[0].replaced_count if exact_matches else 0) :
             ]
-            if skeleton
+            if loose_digest
         ]
-        similar_matches = _find_rewrites(tx, "skeleton", tenant, engine, longer_skeletons)
+        similar_matches = _find_rewrites(tx, "skeleton", tenant, engine, longer_loose_digests)
         matches.append((exact_matches, similar_matches))
         if exact_matches:
             break

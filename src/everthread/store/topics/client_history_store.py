@@ -101,12 +101,12 @@ class ClientHistoryStore(StoreTopic):
         """Return whether a thread continues another one whose messages its client no longer sends."""
         return await self._access.read(client_links.continues_other_thread, thread_id)
 
-    async def find_links_by_skeleton(
-        self, tenant: str, scope: str, skeletons: Sequence[str]
+    async def find_links_by_loose_digest(
+        self, tenant: str, scope: str, loose_digests: Sequence[str]
     ) -> list[ThreadLinkMatch]:
-        """Return the links with the longest stored skeleton among these."""
+        """Return the links with the longest stored loose digest among these."""
         return await self._access.read(
-            client_links.find_links_by_skeleton, tenant, scope, skeletons
+            client_links.find_links_by_loose_digest, tenant, scope, loose_digests
         )
 
     async def put_rewrite(self, new: Rewrite) -> Rewrite:
@@ -126,7 +126,7 @@ class ClientHistoryStore(StoreTopic):
         tenant: str,
         engines: Sequence[str],
         digests: Sequence[str],
-        skeletons: Sequence[str],
+        loose_digests: Sequence[str],
         last_search: RewriteSearchState | None = None,
         *,
         state_keys: Sequence[tuple[str, str]] = (),
@@ -142,7 +142,7 @@ class ClientHistoryStore(StoreTopic):
         ) -> tuple[client_rewrites.RewriteMatches, RewriteSearchState | None, list[Any | None]]:
             stored_states = [session_state.get_state(tx, scope, key) for scope, key in state_keys]
             matches, search = client_rewrites.match_rewrites(
-                tx, tenant, engines, digests, skeletons, last_search=last_search
+                tx, tenant, engines, digests, loose_digests, last_search=last_search
             )
             return matches, search, stored_states
 

@@ -19,7 +19,7 @@ from everthread.thread.caller import recall_rounds
 from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import PromptSizer
-from everthread.thread.caller.recall_rounds import HiddenRoundsStore
+from everthread.thread.caller.recall_rounds import RecallRoundsStore
 from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
 from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
 from everthread.thread.caller.rewrite_task import RewriteTask
@@ -50,7 +50,7 @@ class CallerServices:
     limits: ModelLimits
     rewrite_finder: RewriteFinder
     rewrite_maker: RewriteMaker
-    hidden_rounds: HiddenRoundsStore
+    recall_rounds: RecallRoundsStore
     sizer: PromptSizer
 
 
@@ -75,8 +75,7 @@ class CallerPrompt:
     def learnt_usage(self) -> LearntUsage:
         return self._call.memory.learnt_usage
 
-    @property
-    def size(self) -> PromptSize:
+    def measure_size(self) -> PromptSize:
         call = self._call
         tokens = self._count_tokens(call.rewrite) + self.answer_tokens
         fixed_tokens = round(
@@ -90,8 +89,7 @@ class CallerPrompt:
             is_mid_turn=call.caller_history.is_mid_turn,
         )
 
-    @property
-    def prices(self) -> CallPrices:
+    def make_prices(self) -> CallPrices:
         call = self._call
         has_cache_marks = find_cache_route(call.model, "auto", call.settings.upstream) is not None
         summarizer = self._services.setup.make_summarizer(self._summarizer_context())
@@ -107,7 +105,7 @@ class CallerPrompt:
         pending_rounds = None
         if call.match.matched_count:
             source = call.match.source
-            pending_rounds = self._services.hidden_rounds.find_expected(source)
+            pending_rounds = self._services.recall_rounds.find_expected(source)
             state_keys.append((source, recall_rounds.ROUNDS_STATE))
         call.rewrite, states = await self._services.rewrite_finder.find(call, state_keys)
         [undone_state, *rounds] = states
@@ -129,7 +127,7 @@ class CallerPrompt:
         call = self._call
         setup = self._services.setup
         finder = ExcerptFinder(setup.store, setup.options.recall, TokenCounter(call.model))
-        max_tokens = finder.find_max_tokens(self.size)
+        max_tokens = finder.find_max_tokens(self.measure_size())
         is_complete = not call.has_left_messages and call.match.branch_of is None
         if not max_tokens or (is_complete and setup.options.recall.scope == "thread"):
             return []  # most calls end here: their messages need not be stored yet

@@ -53,8 +53,8 @@ class CallerMessage(Protocol):
     def text(self) -> str: ...
 
 
-def _restore_nothing(covered: int) -> Mapping[int, Any]:  # noqa: ARG001
-    """Change no message: the default of `CallerHistory.restore`."""
+def _restore_nothing(covered_count: int) -> Mapping[int, Any]:  # noqa: ARG001
+    """Return no replacement: the default of `CallerHistory.restore_messages`."""
     return {}
 
 
@@ -83,7 +83,7 @@ class CallerHistory:
     is_single_text: bool = False
     """Whether the caller sent one text instead of a list of messages, which cannot be compacted."""
     restore_messages: Callable[[int], Mapping[int, Any]] = _restore_nothing
-    """Return replacements, by index, of messages that refer to content among the first `covered` messages."""
+    """Return replacements, by index, of messages that refer to content among the first `covered_count` messages."""
 
     size: int = field(init=False)
     """Tokens of all messages, as estimated."""
@@ -171,7 +171,7 @@ class Outcome:
     usage: CanonicalUsage | None = None
     """The usage of the last round."""
     estimated: bool = False
-    hidden_usage: tuple[CanonicalUsage, ...] = ()
+    recall_usage: tuple[CanonicalUsage, ...] = ()
     """The usage of the earlier rounds, whose calls were answered here."""
 
     @property

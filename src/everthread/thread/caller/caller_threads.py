@@ -30,7 +30,7 @@ from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import PromptSizer
-from everthread.thread.caller.recall_rounds import HiddenRoundsStore
+from everthread.thread.caller.recall_rounds import RecallRoundsStore
 from everthread.thread.caller.recorder import CallRecorder, PendingAnswer
 from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
 from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
@@ -87,12 +87,10 @@ class CallerThreads:
             limits=ModelLimits(setup.store, setup.clock),
             rewrite_finder=RewriteFinder(setup.store, setup.listener, setup.engine_key),
             rewrite_maker=RewriteMaker(setup.store, setup.listener, accounting, self.runner),
-            hidden_rounds=HiddenRoundsStore(setup.store),
+            recall_rounds=RecallRoundsStore(setup.store),
             sizer=PromptSizer(sizes),
         )
         self._policy = CompactionPolicy(setup.options, setup.wall_clock)
-
-    # Finding
 
     def hold_thread_while_opening(self, thread: str | None) -> AbstractAsyncContextManager[None]:
         """Return a context that makes other calls of a known thread wait while one is read and opened."""
@@ -161,7 +159,7 @@ class CallerThreads:
         source = match.branch_of[0] if match.branch_of else match.thread
         state = await store.state.get_state(source, CALLER_STATE) if match.matched_count else None
         new_memory = self.memories.remember(match.thread, state, is_stored=not match.is_new)
-        new_memory.has_hidden_rounds = await self._services.hidden_rounds.has_any(match)
+        new_memory.has_recall_rounds = await self._services.recall_rounds.has_any(match)
         if is_shortened or match.is_new:
             new_memory.continues_other = is_shortened or match.continues_other
         else:
@@ -169,8 +167,6 @@ class CallerThreads:
                 match.thread
             )
         return new_memory
-
-    # Before the call
 
     async def prepare(self, call: PreparedCall) -> PolicyDecision:
         """Apply the rewrite of the history, if there is one, compact if the policy says so, and start storing.
@@ -192,16 +188,16 @@ class CallerThreads:
         prompt = CallerPrompt(call, self._services)
         async with call.memory.compaction_lock:
             await prompt.load_rewrite_state()
-            if call.is_compaction_undone and not prompt.size.is_full:
+            if call.is_compaction_undone and not prompt.measure_size().is_full:
                 return PolicyDecision(CompactionTiming.NOT_DUE)
             thread = self._make_managed_thread(call, prompt)
             return await thread.compact_if_needed(reason=CompactionReason.IN_LOOP)
 
     def _needs_no_compaction(self, call: PreparedCall) -> bool:
-        """Return whether a call needs neither a compaction nor a rewrite or hidden rounds of its thread."""
+        """Return whether a call needs neither a compaction nor a rewrite or recall rounds of its thread."""
         options = self.setup.options
         memory = call.memory
-        if memory.is_payload_shrunk or memory.continues_other or memory.has_hidden_rounds:
+        if memory.is_payload_shrunk or memory.continues_other or memory.has_recall_rounds:
             return False
         budget = call.compute_budget(options)
         min_tokens = (
@@ -265,8 +261,6 @@ class CallerThreads:
             compaction = await self._make_managed_thread(call).compact_manually(order)
         return "" if compaction.changed else compaction.reason
 
-    # After the call
-
     async def recover(self, call: PreparedCall, refusal: ProviderRefusal) -> bool:
         """Prepare the next attempt after a refusal; return whether to send the call again."""
         async with call.memory.compaction_lock:
@@ -277,11 +271,13 @@ class CallerThreads:
         """Announce an answer before it is stored, so that a call that continues it is matched from now on."""
         answer = call.recorder.expect_answer(outcome)
         if answer is not None:
-            rows = call.rounds.collect_rows(call.caller_history, answer.history, call.covered_count)
-            if rows:
-                call.memory.has_hidden_rounds = True
-                call.rounds.rows = rows
-                self._services.hidden_rounds.expect(call.thread, rows)
+            stored_rounds = call.rounds.collect_stored_rounds(
+                call.caller_history, answer.history, call.covered_count
+            )
+            if stored_rounds:
+                call.memory.has_recall_rounds = True
+                call.rounds.stored_rounds = stored_rounds
+                self._services.recall_rounds.expect(call.thread, stored_rounds)
         return answer
 
     async def record(
@@ -300,7 +296,7 @@ class CallerThreads:
         finally:
             if answer is not None:
                 call.recorder.drop_answer(answer)
-                self._services.hidden_rounds.stop_expecting(call.rounds.rows)
+                self._services.recall_rounds.stop_expecting(call.rounds.stored_rounds)
         is_managed = call.settings.is_rewritable and not call.caller_history.is_single_text
         if outcome.is_success and is_managed and not call.is_compaction_undone:
             prompt = CallerPrompt(call, self._services)
@@ -319,18 +315,21 @@ class CallerThreads:
         """
         if outcome.is_success and outcome.reply is not None:
             for name in names:
-                self._index.expect_replacement(call.match, call.caller_history.history, name)
+                self._index.replaced_histories.expect(
+                    call.match.client_scope, call.caller_history.history, name
+                )
             await call.recorder.store_request()
             try:
-                await self._index.store_replacements()
+                await self._index.replaced_histories.store_expected()
             except EverthreadError as error:
                 self._report_unrecorded(call, error)
         await self._store_outcome(call, outcome, None, ())
 
     async def keep_replacement(self, call: PreparedCall, name: str) -> None:
         """Store that the compaction of this name replaces the history of this call in later requests."""
-        self._index.expect_replacement(call.match, call.caller_history.history, name)
-        await self._index.store_replacements()
+        replaced_histories = self._index.replaced_histories
+        replaced_histories.expect(call.match.client_scope, call.caller_history.history, name)
+        await replaced_histories.store_expected()
 
     async def _store_outcome(
         self,
@@ -365,8 +364,10 @@ class CallerThreads:
                 self._services.accounting.report(record)
             if self._services.accounting.has_unrecorded_cancelled(call.thread):
                 await self._services.accounting.record_cancelled(call.thread)
-            if call.rounds.rows:
-                await self._services.hidden_rounds.store_rounds(call.thread, call.rounds.rows)
+            if call.rounds.stored_rounds:
+                await self._services.recall_rounds.store_rounds(
+                    call.thread, call.rounds.stored_rounds
+                )
         except EverthreadError as error:
             self._report_unrecorded(call, error)
         if reported is not None and reported.prompt_tokens:
@@ -381,7 +382,7 @@ class CallerThreads:
         self.setup.listener(RecordFailed(call.thread, str(error)))
 
     def _price_calls(self, call: PreparedCall, outcome: Outcome) -> list[NewUsage]:
-        """Return the usage of hidden rounds, then of the caller's call, estimated if the provider reported none."""
+        """Return the usage of recall rounds, then of the caller's call, estimated if the provider reported none."""
         usage = outcome.usage
         estimated = outcome.estimated
         if usage is None:
@@ -389,14 +390,14 @@ class CallerThreads:
             usage, estimated = complete_usage(
                 CanonicalUsage(), outcome.reply, call.estimate, counter
             )
-        hidden_records = [
+        recall_records = [
             self._services.accounting.price_call(call.thread, call.model, round_usage)
-            for round_usage in outcome.hidden_usage
+            for round_usage in outcome.recall_usage
         ]
         call_record = self._services.accounting.price_call(
             call.thread, call.model, usage, is_estimated=estimated
         )
-        return [*hidden_records, call_record]
+        return [*recall_records, call_record]
 
     def _make_managed_thread(
         self, call: PreparedCall, prompt: CallerPrompt | None = None
@@ -404,8 +405,6 @@ class CallerThreads:
         """Return the managed thread of a call. `prompt`: the call's prompt, if it was made already."""
         prompt = prompt or CallerPrompt(call, self._services)
         return ManagedThread(prompt, self._policy, self.setup.timer, call.memory.preparation)
-
-    # The process
 
     def start_worker(self) -> None:
         """Start a worker process now, so that the first compaction does not wait for it."""

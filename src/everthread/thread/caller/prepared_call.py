@@ -37,8 +37,8 @@ class MessageEdit:
 class PreparedCall:
     """One call of a managed thread, and the prompt to send for it.
 
-    `CallerPrompt` chooses the rewrite and learns the limits; `CallerThreads.remember_prompt` sets the sizes of the
-    prompt that is about to be sent.
+    What was opened stays the same. `CallerPrompt` chooses the rewrite and learns limits, and
+    `CallerThreads.remember_prompt` sets the estimate and the largest output of the prompt that is about to be sent.
     """
 
     caller_history: CallerHistory
@@ -142,10 +142,11 @@ class PreparedCall:
             edits.append(
                 MessageEdit(0, self.rewrite.replaced_count, self.rewrite.replacement.decode())
             )
-        for start, end, hidden in self.rounds.list_rounds_after(self.covered_count):
-            edits.append(MessageEdit(start, end, ",".join(hidden.texts)))
-            if hidden.blocks:
-                text = self._add_blocks(self.caller_history.wire_messages[end], hidden.blocks)
+        for start, end, recall_rounds in self.rounds.list_rounds_after(self.covered_count):
+            edits.append(MessageEdit(start, end, ",".join(recall_rounds.texts)))
+            if recall_rounds.blocks:
+                wire_message = self.caller_history.wire_messages[end]
+                text = self._add_blocks(wire_message, recall_rounds.blocks)
                 edits.append(MessageEdit(end, end + 1, text))
         edited_indexes = {edit.start for edit in edits}
         restored_messages = self.caller_history.restore_messages(self.covered_count)
@@ -178,7 +179,7 @@ class PreparedCall:
         ]
 
     def _add_blocks(self, wire_message: Any, encoded_blocks: str) -> str:
-        """Return a message as text, with hidden results before its own content."""
+        """Return a message as text, with the results of recall calls before its own content."""
         name = RESULT_PARTS[self.settings.api]
         content = ",".join([encoded_blocks, *map(encode_value, wire_message[name])])
         text_without_content = encode_value({**wire_message, name: None})

@@ -45,7 +45,7 @@ class PromptSizer:
         )
 
     def _count_added_tokens(self, call: PreparedCall, length: int) -> int:
-        """Return the tokens of hidden rounds and restored files, less those of the messages they replace."""
+        """Return the tokens of recall rounds and restored files, less those of the messages they replace."""
         sizes = call.caller_history.sizes
         tokens = 0
         for index, value in call.caller_history.restore_messages(length).items():

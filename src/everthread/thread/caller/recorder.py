@@ -130,7 +130,7 @@ class CallRecorder:
         if not identities:
             return None
         answered_history = history.extend(identities)
-        pending_link = self._index.expect_history(self.match.match_after(history), answered_history)
+        pending_link = self._index.expect_history(self.match.advance_to(history), answered_history)
         pending_link.is_answer = True
         pending_link.waits_for_request = self._storing_task is not None and not self.is_stored
         return PendingAnswer(outcome.reply.message, answered_history, pending_link)

@@ -225,7 +225,7 @@ def _make_rewrite(task: RewriteTask, replacement: Sequence[Any], tail_count: int
         digest=history.digest(length),
         strength=int(task.order.level),
         replaced_count=length,
-        skeleton=history.skeleton(length),
+        loose_digest=history.loose_digest(length),
         results=history.join_result_hashes(0, length),
         thread=task.thread_id,
         replacement=render_replacement(replacement, task.messages, task.protected_count).encode(),

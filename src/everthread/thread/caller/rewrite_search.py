@@ -21,7 +21,7 @@ def rewrite_key(rewrite: Rewrite) -> str:
 
     The key stays the same in another process, when the client re-words its answers, and when the tools change.
     """
-    return f"{rewrite.replaced_count} {rewrite.skeleton} {rewrite.strength} {rewrite.depth}"
+    return f"{rewrite.replaced_count} {rewrite.loose_digest} {rewrite.strength} {rewrite.depth}"
 
 
 class RewriteFinder:
@@ -76,7 +76,7 @@ class RewriteFinder:
             caller_history.client_scope.tenant,
             engine_keys,
             history.digests,
-            history.skeletons,
+            history.loose_digests,
             last_search,
             state_keys=state_keys,
         )
@@ -116,7 +116,7 @@ class RewriteFinder:
         """Find longer rewrites that fit although the client cleared results or thinking; store copies that match."""
         rewrites = []
         for candidate in candidates:
-            length = history.skeletons.index(candidate.skeleton) + 1
+            length = history.loose_digests.index(candidate.loose_digest) + 1
             if length > longest and history.equals_except_cleared(candidate.results, length):
                 trimmed_rewrite = replace(
                     candidate,

@@ -35,7 +35,7 @@ class ThreadMemory:
     """Whether the thread is in the store, so that the client may be told its id."""
     continues_other: bool = False
     """Whether the client itself compacted an earlier thread, from which the model can recall."""
-    has_hidden_rounds: bool = False
+    has_recall_rounds: bool = False
     """Whether the model called our own tool, so that its rounds are put back into later requests."""
     preparation: Preparation[RewriteDraft] = field(default_factory=Preparation)
     """The compaction that is being made."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import re
 from collections.abc import Sequence
@@ -9,9 +11,17 @@ from typing import Any
 
 from everthread.core.messages import text_of
 from everthread.core.user_words import strip_surroundings
+from everthread.store.store import Store
+from everthread.thread.matching.pending_links import PendingLinks
+from everthread.thread.matching.thread_names import find_session_name
+from everthread.thread.matching.thread_query import ThreadQuery
 
+_MAX_ANSWER_WAIT_SECONDS = 5.0
+"""Maximum wait for a session's answers that are being stored; without them a client's own summary is not recognised."""
+_MAX_COMPARED_MESSAGES = 40
+"""Number of last messages of a conversation that are searched for the client's own summary."""
 _WORDS_PER_RUN = 6
-MIN_REPEATED_RUNS = 20
+_MIN_REPEATED_RUNS = 20
 _MIN_REPEATED_SHARE = 0.25
 """Minimum share of the runs of words that a client's own summary has in common with the answer it was taken from.
 
@@ -21,7 +31,43 @@ recorded sessions).
 _WORD_PATTERN = re.compile(r"\w+")
 
 
-def list_opening_runs(wire_messages: Sequence[Any]) -> set[tuple[str, ...]]:
+class ClientSummaryMatcher:
+    """Find threads that the client compacted itself, by its summary at the beginning of a new history."""
+
+    def __init__(self, store: Store, pending_links: PendingLinks) -> None:
+        self._store = store
+        self._pending = pending_links
+
+    async def find_continued(self, query: ThreadQuery) -> tuple[str, int] | None:
+        """Find a thread that the client compacted itself; return it and its last message.
+
+        The client's summary was an answer in the same session, so its words are at the end of that conversation.
+        """
+        client_scope = query.client_scope
+        if not client_scope.session_scope or not query.caller_history.is_conversation:
+            return None
+        runs = _list_opening_runs(query.caller_history.wire_messages)
+        if len(runs) < _MIN_REPEATED_RUNS:
+            return None
+        # The client has received its summary, which may not be stored yet.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MAX_ANSWER_WAIT_SECONDS):
+                await self._pending.wait_for_answers(
+                    client_scope, is_request_pending=not query.uses_memory
+                )
+        session = find_session_name(client_scope.session_scope)
+        end = await self._store.client_histories.load_conversation_end(
+            client_scope.tenant,
+            session,
+            query.caller_history.client.platform,
+            _MAX_COMPARED_MESSAGES,
+        )
+        if end is None or not _repeats_stored_words(runs, end.last_bodies):
+            return None
+        return end.thread, end.last_message_id
+
+
+def _list_opening_runs(wire_messages: Sequence[Any]) -> set[tuple[str, ...]]:
     """Return the runs of words in a client's messages before the first answer."""
     opening = itertools.takewhile(
         lambda value: isinstance(value, dict) and value.get("role") != "assistant",
@@ -30,14 +76,14 @@ def list_opening_runs(wire_messages: Sequence[Any]) -> set[tuple[str, ...]]:
     return _list_word_runs(strip_surroundings("\n".join(text_of(value) for value in opening)))
 
 
-def repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> bool:
-    """Return whether many runs of words of a history's opening are in stored messages.
+def _repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> bool:
+    """Return whether the stored messages contain many of an opening's runs of words.
 
-    If so, the client compacted its history itself: the opening is a summary that the model wrote in the previous
-    conversation.
+    If so, the opening is a summary that the model wrote in the stored conversation: the client compacted its history
+    itself.
     """
     stored_runs = set().union(*(_list_word_runs(text_of(body)) for body in bodies))
-    return len(runs & stored_runs) >= max(MIN_REPEATED_RUNS, _MIN_REPEATED_SHARE * len(runs))
+    return len(runs & stored_runs) >= max(_MIN_REPEATED_RUNS, _MIN_REPEATED_SHARE * len(runs))
 
 
 def _list_word_runs(text: str) -> set[tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """Identify messages by digests of their content, chained over a history.
 
-A second chain, the skeleton, leaves out parts that clients drop to save room: thinking and the contents of tool
+A second chain of loose digests leaves out parts that clients drop to save room: thinking and the contents of tool
 results.
 """
 
@@ -57,7 +57,7 @@ class MessageIdentity(NamedTuple):
     """
 
     fingerprint: str
-    skeleton: str
+    loose_fingerprint: str
     """A digest without thinking and the contents of results; empty for a message that is only thinking."""
     result_hashes: tuple[str, ...] = ()
     """A short hash of each tool result in it."""
@@ -74,7 +74,7 @@ class History:
     """The chained digests of a client's messages: entry `i` covers the first `i + 1` messages."""
 
     digests: tuple[str, ...]
-    skeletons: tuple[str, ...]
+    loose_digests: tuple[str, ...]
     identities: tuple[MessageIdentity, ...]
     result_hashes: str = ""
     """The hashes of all tool results, in order."""
@@ -86,13 +86,13 @@ class History:
         """Return the digest of the first `length` messages; empty for none."""
         return self.digests[length - 1] if length else ""
 
-    def skeleton(self, length: int) -> str:
-        """Return the skeleton of the first `length` messages; empty for none."""
-        return self.skeletons[length - 1] if length else ""
+    def loose_digest(self, length: int) -> str:
+        """Return the loose digest of the first `length` messages; empty for none."""
+        return self.loose_digests[length - 1] if length else ""
 
-    def skeletons_after(self, length: int) -> list[str]:
-        """Return the skeletons of all beginnings longer than `length`, without empty ones."""
-        return [skeleton for skeleton in self.skeletons[length:] if skeleton]
+    def loose_digests_after(self, length: int) -> list[str]:
+        """Return the loose digests of all beginnings longer than `length`, without empty ones."""
+        return [loose_digest for loose_digest in self.loose_digests[length:] if loose_digest]
 
     def join_result_hashes(self, start: int, end: int) -> str:
         """Return the hashes of the tool results in `[start, end)`, separated by spaces."""
@@ -125,7 +125,7 @@ class History:
         result_hashes = self.result_hashes[: max(0, kept_chars)]
         return History(
             self.digests[:length],
-            self.skeletons[:length],
+            self.loose_digests[:length],
             self.identities[:length],
             result_hashes,
         )
@@ -140,17 +140,17 @@ class History:
             _chain_digest,
             initial=self.digest(length),
         )
-        skeletons = accumulate(
-            (identity.skeleton for identity in new_identities),
-            _chain_skeleton,
-            initial=self.skeleton(length),
+        loose_digests = accumulate(
+            (identity.loose_fingerprint for identity in new_identities),
+            _chain_loose_digest,
+            initial=self.loose_digest(length),
         )
         result_hashes = [self.result_hashes] if self.result_hashes else []
         for identity in new_identities:
             result_hashes += identity.result_hashes
         return History(
             self.digests + tuple(digests)[1:],
-            self.skeletons + tuple(skeletons)[1:],
+            self.loose_digests + tuple(loose_digests)[1:],
             (*self.identities, *new_identities),
             " ".join(result_hashes),
         )
@@ -163,8 +163,8 @@ def build_history(identities: Iterable[MessageIdentity]) -> History:
     return _EMPTY_HISTORY.extend(tuple(identities))
 
 
-def _chain_skeleton(digest: str, skeleton: str) -> str:
-    return _chain_digest(digest or "skeleton", skeleton) if skeleton else digest
+def _chain_loose_digest(digest: str, loose_fingerprint: str) -> str:
+    return _chain_digest(digest or "skeleton", loose_fingerprint) if loose_fingerprint else digest
 
 
 @functools.lru_cache(maxsize=2 * MAX_CACHED_DIGESTS)
@@ -189,7 +189,7 @@ def identify_message(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     fingerprint = message_fingerprint(fields)
     return MessageIdentity(
         fingerprint,
-        _make_skeleton(fields, fingerprint),
+        _make_loose_fingerprint(fields, fingerprint),
         result_hashes=tuple(_hash_result(content) for content in results),
         cleared_flags=tuple(is_cleared(content) for content in results),
         key=key,
@@ -295,8 +295,8 @@ def _is_result(part: Any) -> bool:
     return isinstance(part, dict) and kind_of(part) in RESULT_BLOCK_KINDS
 
 
-def _make_skeleton(value: dict[str, Any], fingerprint: str) -> str:
-    """Return the skeleton of a message: its hash without thinking and the contents of results."""
+def _make_loose_fingerprint(value: dict[str, Any], fingerprint: str) -> str:
+    """Return the loose fingerprint of a message: its hash without thinking and the contents of results."""
     if kind_of(value) in REASONING_BLOCK_KINDS:
         return ""
     if value.get("role") == "assistant":

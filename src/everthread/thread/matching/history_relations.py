@@ -37,9 +37,9 @@ def ends_at_link(history: History, length: int, link_match: ThreadLinkMatch) -> 
     """Return whether the first messages end at a link, ignoring results that were cleared since."""
     if history.digest(length) == link_match.link.digest:
         return True
-    return history.skeleton(length) == link_match.link.skeleton and history.equals_except_cleared(
-        link_match.results, length
-    )
+    return history.loose_digest(
+        length
+    ) == link_match.link.loose_digest and history.equals_except_cleared(link_match.results, length)
 
 
 def find_longest_link(
@@ -50,7 +50,7 @@ def find_longest_link(
     """Return the known link farthest along a history.
 
     `exact`: the link of the longest beginning that is stored word for word. `similar`: links of
-    longer beginnings with equal skeletons, used if only cleared results differ.
+    longer beginnings with equal loose digests, used if only cleared results differ.
     """
     matched_length = history.digests.index(exact.link.digest) + 1 if exact else 0
     by_length = sorted(
@@ -61,7 +61,7 @@ def find_longest_link(
         ),
     )
     for link_match in by_length:
-        length = history.skeletons.index(link_match.link.skeleton) + 1
+        length = history.loose_digests.index(link_match.link.loose_digest) + 1
         if length > matched_length and history.equals_except_cleared(link_match.results, length):
             return KnownLink(link_match, length)
     return KnownLink(exact, matched_length) if exact else None

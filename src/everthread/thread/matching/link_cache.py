@@ -21,33 +21,33 @@ MAX_END_MESSAGES = 8
 """Maximum messages of a thread's end to compare."""
 
 
-class ThreadEnds:
+class LastMessagesCache:
     """The last messages of threads, used to recognise a part of a conversation."""
 
     def __init__(self) -> None:
         self._ends: RecentDict[LinkKey, tuple[str, tuple[str, ...]]] = RecentDict(MAX_LINKS)
-        """For each thread's last message, the digest of its last link and the skeletons of its last messages."""
+        """By a thread's last message: the digest of its last link, and the loose fingerprints of its last messages."""
 
     def remember(self, link: ThreadLink, history: History) -> None:
         """Remember the last messages of a thread, if there are enough to recognise it."""
-        skeletons = _list_end_skeletons(history)
-        if len(skeletons) < MIN_END_MESSAGES:
+        fingerprints = _list_end_fingerprints(history)
+        if len(fingerprints) < MIN_END_MESSAGES:
             return
-        key = (link.tenant, link.scope, skeletons[-1])
-        self._ends[key] = link.digest, skeletons
+        key = (link.tenant, link.scope, fingerprints[-1])
+        self._ends[key] = link.digest, fingerprints
 
     def find(self, client_scope: ClientScope, history: History) -> tuple[str, int] | None:
         """Find a thread whose end is in a history; return the digest of its last link, and the end's position."""
         positions = [
-            (position, identity.skeleton)
+            (position, identity.loose_fingerprint)
             for position, identity in enumerate(history.identities, 1)
-            if identity.skeleton
+            if identity.loose_fingerprint
         ]
-        skeletons = [skeleton for _, skeleton in positions]
+        fingerprints = [fingerprint for _, fingerprint in positions]
         for end in range(len(positions) - 1, 0, -1):
-            position, last_skeleton = positions[end - 1]
-            thread_end = self._ends.get((*client_scope, last_skeleton))
-            if thread_end is not None and _has_thread_end_before(skeletons, end, thread_end[1]):
+            position, last_fingerprint = positions[end - 1]
+            thread_end = self._ends.get((*client_scope, last_fingerprint))
+            if thread_end is not None and _has_thread_end_before(fingerprints, end, thread_end[1]):
                 return thread_end[0], position
         return None
 
@@ -57,12 +57,12 @@ class LinkCache:
 
     def __init__(self) -> None:
         self._last_links: RecentDict[LinkKey, ThreadLinkMatch] = RecentDict(MAX_LINKS)
-        """The last known link of threads, by digest and by skeleton."""
+        """The last known link of threads, by digest and by loose digest."""
         self._earlier_links: RecentDict[LinkKey, ThreadLinkMatch] = RecentDict(MAX_EARLIER_LINKS)
         """Earlier links by digest, at which repeated requests end."""
         self._named_thread_ends: RecentDict[str, str] = RecentDict(MAX_LINKS)
         """The digest of the last known link of threads that clients name."""
-        self._thread_ends = ThreadEnds()
+        self._last_messages = LastMessagesCache()
 
     def find_link(self, client_scope: ClientScope, history: History) -> KnownLink | None:
         """Find the last link of a thread that a history continues.
@@ -76,13 +76,13 @@ class LinkCache:
         prefixes = zip(
             range(len(history), 0, -1),
             reversed(history.digests),
-            reversed(history.skeletons),
+            reversed(history.loose_digests),
             strict=True,
         )
-        for length, digest, skeleton in prefixes:
+        for length, digest, loose_digest in prefixes:
             link_match = self._last_links.get((tenant, scope, digest))
-            if link_match is None and skeleton:
-                link_match = self._last_links.get((tenant, scope, skeleton))
+            if link_match is None and loose_digest:
+                link_match = self._last_links.get((tenant, scope, loose_digest))
                 if link_match is not None and not history.equals_except_cleared(
                     link_match.results, length
                 ):
@@ -91,9 +91,11 @@ class LinkCache:
                 return KnownLink(link_match, length)
         return None
 
-    def find_by_thread_end(self, client_scope: ClientScope, history: History) -> KnownLink | None:
+    def find_by_last_messages(
+        self, client_scope: ClientScope, history: History
+    ) -> KnownLink | None:
         """Find the thread whose last messages are in a history that lacks the thread's beginning."""
-        thread_end = self._thread_ends.find(client_scope, history)
+        thread_end = self._last_messages.find(client_scope, history)
         if thread_end is None:
             return None
         digest, length = thread_end
@@ -103,7 +105,7 @@ class LinkCache:
     def list_last_links(
         self, client_scope: ClientScope, keys: Sequence[str]
     ) -> list[ThreadLinkMatch]:
-        """List the last links of threads with one of these digests or skeletons."""
+        """List the last links of threads with one of these digests or loose digests."""
         link_matches = (self._last_links.get((*client_scope, key)) for key in keys)
         return [link_match for link_match in link_matches if link_match is not None]
 
@@ -135,9 +137,9 @@ class LinkCache:
                 self._earlier_links[key] = ThreadLinkMatch(earlier_link.link, link.digest, "")
         link_match = ThreadLinkMatch(link, None, history.join_result_hashes(0, link.message_count))
         self._last_links[link.tenant, link.scope, link.digest] = link_match
-        if link.skeleton:
-            self._last_links[link.tenant, link.scope, link.skeleton] = link_match
-        self._thread_ends.remember(link, history)
+        if link.loose_digest:
+            self._last_links[link.tenant, link.scope, link.loose_digest] = link_match
+        self._last_messages.remember(link, history)
         if is_thread_named(link.scope):
             self._named_thread_ends[link.thread] = link.digest
 
@@ -151,8 +153,8 @@ class LinkCache:
             return False  # the link before was stored late or is new: it is passed now
         link_match = ThreadLinkMatch(link, None, known_link.results)
         self._last_links[key] = link_match
-        if link.skeleton:
-            self._last_links[link.tenant, link.scope, link.skeleton] = link_match
+        if link.loose_digest:
+            self._last_links[link.tenant, link.scope, link.loose_digest] = link_match
         return True
 
     def update_earlier_link(self, link: ThreadLink, next_digest: str) -> bool:
@@ -183,24 +185,28 @@ class LinkCache:
 
 
 def _list_previous_keys(link: ThreadLink, history: History) -> list[LinkKey]:
-    """List the keys of the previous link: its digest and its skeleton."""
+    """List the keys of the previous link: its digest and its loose digest."""
     if not link.previous:
         return []
     keys = [(link.tenant, link.scope, link.previous)]
     for index in range(link.message_count - 1, -1, -1):  # usually close to the end
         if history.digests[index] == link.previous:
-            return [*keys, (link.tenant, link.scope, history.skeletons[index])]
+            return [*keys, (link.tenant, link.scope, history.loose_digests[index])]
     return keys
 
 
-def _list_end_skeletons(history: History) -> tuple[str, ...]:
-    """Return the skeletons of the last messages of a history, the newest last."""
-    last_skeletons = [identity.skeleton for identity in history.identities[-2 * MAX_END_MESSAGES :]]
-    return tuple(skeleton for skeleton in last_skeletons if skeleton)[-MAX_END_MESSAGES:]
+def _list_end_fingerprints(history: History) -> tuple[str, ...]:
+    """Return the loose fingerprints of the last messages of a history, the newest last."""
+    last_fingerprints = [
+        identity.loose_fingerprint for identity in history.identities[-2 * MAX_END_MESSAGES :]
+    ]
+    return tuple(fingerprint for fingerprint in last_fingerprints if fingerprint)[
+        -MAX_END_MESSAGES:
+    ]
 
 
 def _has_thread_end_before(
-    skeletons: Sequence[str], position: int, thread_end: Sequence[str]
+    fingerprints: Sequence[str], position: int, thread_end: Sequence[str]
 ) -> bool:
     """Return whether a history has the end of a thread just before a position.
 
@@ -209,4 +215,4 @@ def _has_thread_end_before(
     count = min(position, len(thread_end))
     if count < MIN_END_MESSAGES:
         return False
-    return list(skeletons[position - count : position]) == list(thread_end[-count:])
+    return list(fingerprints[position - count : position]) == list(thread_end[-count:])

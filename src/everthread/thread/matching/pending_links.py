@@ -14,8 +14,8 @@ from everthread.thread.matching.thread_match import ClientScope, LinkKey, Thread
 class PendingLink:
     """The end of a request or answer that will be stored, and its thread once it is stored."""
 
-    def __init__(self, link_match: LinkKey) -> None:
-        self.key = link_match
+    def __init__(self, key: LinkKey) -> None:
+        self.key = key
         self.finished = asyncio.Event()
         """Set when the link is stored or storing it has failed."""
         self.thread: str | None = None
@@ -81,11 +81,13 @@ class PendingLinks:
             self._request_read.set()
             self._request_read = asyncio.Event()
 
-    async def wait_for_answers(self, client_scope: ClientScope, *, is_expected: bool) -> None:
+    async def wait_for_answers(
+        self, client_scope: ClientScope, *, is_request_pending: bool
+    ) -> None:
         """Wait until the pending answers of a client's session are stored.
 
-        `is_expected`: whether the caller's own request was announced. Answers whose requests are being stored may wait
-        for that request, so this does not wait for them.
+        `is_request_pending`: whether the waiting request is announced itself. Answers whose own requests are being
+        stored may wait for it, so it must not wait for them.
         """
         while client_scope in self._unread_counts:
             await self._request_read.wait()
@@ -94,7 +96,7 @@ class PendingLinks:
             for pending in self._pending.values()
             if pending.is_answer
             and pending.key[:2] == tuple(client_scope)
-            and not (is_expected and pending.waits_for_request)
+            and not (is_request_pending and pending.waits_for_request)
         ]
         for pending in answers:
             await pending.finished.wait()

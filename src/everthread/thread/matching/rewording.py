@@ -68,7 +68,7 @@ def _is_skipped(api: Api, value: Any) -> bool:
     """Return whether a message is reasoning or only a reminder, which one side may lack."""
     if isinstance(value, dict) and value.get("role") in SYSTEM_ROLES:
         return True
-    return _is_reminder(value) or not identify_message(api, value).skeleton
+    return _is_reminder(value) or not identify_message(api, value).loose_fingerprint
 
 
 def _is_reminder(value: Any) -> bool:
@@ -87,7 +87,7 @@ def _is_same_message(api: Api, sent: Any, stored: Any) -> bool:
     stored_identity = identify_message(api, stored)
     if sent_identity.fingerprint == stored_identity.fingerprint:
         return True
-    if sent_identity.skeleton == stored_identity.skeleton and len(
+    if sent_identity.loose_fingerprint == stored_identity.loose_fingerprint and len(
         sent_identity.result_hashes
     ) == len(stored_identity.result_hashes):
         pairs = zip(
@@ -105,15 +105,15 @@ def _count_split_answer(api: Api, sent: Sequence[Any], stored: Sequence[Any]) ->
 
     Goose splits the newest answer, with a reminder between the parts. Return (0, 0) if neither side has split it.
     """
-    if parts := _count_parts_of(api, stored[0], sent):
+    if parts := _count_messages_forming_answer(api, stored[0], sent):
         return parts, 1
-    if parts := _count_parts_of(api, sent[0], stored):
+    if parts := _count_messages_forming_answer(api, sent[0], stored):
         return 1, parts
     return 0, 0
 
 
-def _count_parts_of(api: Api, answer: Any, parts: Sequence[Any]) -> int:
-    """Return how many messages together say what `answer` says: its text first, then its calls. 0 if they do not."""
+def _count_messages_forming_answer(api: Api, answer: Any, parts: Sequence[Any]) -> int:
+    """Return how many messages together form an answer, its text first and then its calls, or 0 if they do not."""
     text = parts[0]
     if not _is_answer(answer) or not _is_answer(text):
         return 0

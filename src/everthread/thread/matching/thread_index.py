@@ -9,115 +9,71 @@ choose the same thread.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from everthread.core.messages import text_of
-from everthread.core.recent_dict import RecentDict
-from everthread.errors import UnknownIdError
 from everthread.store.rewrite_records import ThreadLinkMatch
 from everthread.store.store import Store
 from everthread.store.usage_records import NewUsage
-from everthread.thread.caller.caller_request import PLATFORM, CallerHistory, CallSettings
+from everthread.thread.caller.caller_request import CallerHistory, CallSettings
 from everthread.thread.matching.assistant_roles import ThreadRoles
-from everthread.thread.matching.client_summaries import (
-    MIN_REPEATED_RUNS,
-    list_opening_runs,
-    repeats_stored_words,
-)
-from everthread.thread.matching.history import History, identify_message
+from everthread.thread.matching.client_summaries import ClientSummaryMatcher
+from everthread.thread.matching.history import History
 from everthread.thread.matching.history_relations import (
     KnownLink,
-    ends_at_link,
     find_longest_link,
     relate_remainder,
 )
-from everthread.thread.matching.link_cache import MAX_LINKS, LinkCache
+from everthread.thread.matching.link_cache import LinkCache
+from everthread.thread.matching.named_threads import NamedThreads
 from everthread.thread.matching.pending_links import PendingLink, PendingLinks
-from everthread.thread.matching.reminders import (
-    Reminder,
-    find_last_user_message,
-    list_reminders,
-    with_reminder,
-)
+from everthread.thread.matching.reminders import ReminderMatcher
+from everthread.thread.matching.replaced_histories import ReplacedHistories
 from everthread.thread.matching.thread_match import (
     ClientScope,
-    LinkKey,
     ThreadMatch,
     ThreadStep,
     count_opening_messages,
 )
-from everthread.thread.matching.thread_names import (
-    derive_thread_id,
-    find_session_name,
-    is_thread_named,
-)
+from everthread.thread.matching.thread_names import derive_thread_id
+from everthread.thread.matching.thread_query import ThreadQuery
 from everthread.thread.wire_messages import encode_messages
 
-_MAX_ANSWER_WAIT_SECONDS = 5.0
-"""Maximum wait for a session's answers that are being stored; without them a client's own summary is not recognised."""
-_MAX_COMPARED_MESSAGES = 40
-"""Number of last messages of a conversation that are searched for the client's own summary."""
 _OTHER_ANSWERS_STATE = "gateway.other_answers"
-_REPLACEMENTS_STATE = "gateway.replacements"
 _MAX_OTHER_ANSWERS = 100
 _EXTRA_STORED_MESSAGES = 20
 """Without a shared link, read twice as many stored messages as the history has, and this many more."""
-_MAX_REMINDERS = 64
-_MAX_REMINDER_READ_CHARS = 2_000_000
-"""Maximum characters read to try reminders; fewer reminders are tried on long messages."""
-_MAX_KEPT_REMINDERS = 8
-_MAX_REMINDER_CHARS = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadQuery:
-    """A history whose thread is looked for."""
-
-    caller_history: CallerHistory
-    settings: CallSettings
-    uses_memory: bool
-    """Whether to search this process's memory too, or only the store."""
-
-    @property
-    def client_scope(self) -> ClientScope:
-        return self.caller_history.client_scope
-
-    @property
-    def history(self) -> History:
-        return self.caller_history.history
 
 
 class ThreadIndex:
     """Find threads, and append to them."""
 
     def __init__(self, store: Store, pending_links: PendingLinks) -> None:
+        self.replaced_histories = ReplacedHistories(store)
         self._store = store
         self._cache = LinkCache()
         self._pending = pending_links
         self._roles = ThreadRoles(store)
-        self._named_threads: RecentDict[ClientScope, str] = RecentDict(MAX_LINKS)
-        self._replacements: RecentDict[LinkKey, str] = RecentDict(MAX_LINKS)
-        """By the name of a compaction, the digest of the history that it replaces."""
-        self._new_replacements: list[LinkKey] = []
-        self._reminders: RecentDict[str, Sequence[Reminder]] = RecentDict(MAX_LINKS)
-        """By tenant, the reminders that its clients used, the latest first."""
-
-    # Finding
+        self._named_threads = NamedThreads(store, self._cache)
+        self._reminders = ReminderMatcher(store, self._cache)
+        self._client_summaries = ClientSummaryMatcher(store, pending_links)
 
     async def find_match(
         self, caller_history: CallerHistory, settings: CallSettings, *, uses_memory: bool = True
     ) -> ThreadMatch:
-        """Find the thread that a history belongs to.
+        """Find the thread that a history belongs to. Try, in this order:
+
+        - the thread that the client names;
+        - the thread of the compaction that the history begins with;
+        - the longest beginning of the history that is stored, or that was stored with a reminder removed since; a call
+          with another role for the assistant gets a thread beside that one;
+        - the thread whose words a summary of the client's own repeats.
 
         The memory may be outdated; the store then refuses the next append.
         """
         query = ThreadQuery(caller_history, settings, uses_memory)
-        thread = await self._find_named_thread(caller_history.client_scope)
+        thread = await self._named_threads.find_thread(caller_history.client_scope)
         if thread is not None:
             return await self._match_named(query, thread)
         match = await self._match_by_history(query)
@@ -135,13 +91,7 @@ class ThreadIndex:
         digest = caller_history.history.digest(length)
         if not digest or not self._cache.ends_at(caller_history.client_scope, thread, digest):
             return None
-        return ThreadMatch(
-            caller_history.client_scope,
-            thread,
-            matched_count=length,
-            previous=digest,
-            expected_end=digest,
-        )
+        return _match_at(caller_history.client_scope, thread, digest, length)
 
     async def _match_by_history(self, query: ThreadQuery) -> ThreadMatch:
         """Match a history by its longest known link."""
@@ -154,16 +104,10 @@ class ThreadIndex:
         if known_link is None:
             return await self._match_unknown(query)
         link = known_link.link_match.link
-        match = ThreadMatch(
-            client_scope,
-            link.thread,
-            matched_count=known_link.length,
-            previous=link.digest,
-            expected_end=link.digest,
-        )
+        match = _match_at(client_scope, link.thread, link.digest, known_link.length)
         relation = known_link.relate_history(history)
         if relation != "repeats" and await self._is_side_call(query, known_link):
-            return await self._match_side_call(query, match)
+            return _make_side_match(match, history)
         if relation != "branches":
             return match
         inner_match = await self._match_remainder(query, match, link.last_message_id)
@@ -181,26 +125,12 @@ class ThreadIndex:
         compaction = query.caller_history.leading_compaction
         if compaction is None or (known_link and known_link.length > compaction.message_count):
             return None
-        key = (*query.client_scope, compaction.key)
-        digest = self._replacements.get(key) or await self._store.state.get_state(
-            _REPLACEMENTS_STATE, _find_replacement_key(key)
-        )
-        if not digest:
+        link = await self.replaced_histories.find_link(query.client_scope, compaction.key)
+        if link is None or link.last_message_id is None:
             return None
-        link_match = await self._store.client_histories.find_link(*query.client_scope, [digest])
-        if link_match is None or link_match.link.last_message_id is None:
-            return None
-        link = link_match.link
-        match = ThreadMatch(
-            query.client_scope,
-            link.thread,
-            matched_count=compaction.message_count,
-            previous=link.digest,
-            expected_end=link.digest,
-        )
-        message = link_match.link.last_message_id
-        inner_match = await self._match_remainder(query, match, message)
-        return inner_match or _make_branch(match, query.history, message)
+        match = _match_at(query.client_scope, link.thread, link.digest, compaction.message_count)
+        inner_match = await self._match_remainder(query, match, link.last_message_id)
+        return inner_match or _make_branch(match, query.history, link.last_message_id)
 
     async def _is_side_call(self, query: ThreadQuery, known_link: KnownLink) -> bool:
         """Return whether a request has a conversation's history but gives the assistant another role.
@@ -216,53 +146,19 @@ class ThreadIndex:
             return False
         return not await self._roles.may_belong(thread, request)
 
-    async def _match_side_call(self, query: ThreadQuery, match: ThreadMatch) -> ThreadMatch:
-        """Return the match of a side call: a new thread beside the matched conversation."""
-        digest = query.history.digest(len(query.history))
-        thread = derive_thread_id(*query.client_scope, previous=match.previous, digest=digest)
-        return replace(match, thread=thread, expected_end="", side_of=match.thread)
-
     async def _match_unknown(self, query: ThreadQuery) -> ThreadMatch:
         """Return a match with a new thread, which may continue a thread that the client compacted itself."""
         client_scope = query.client_scope
         history = query.history
         opening = count_opening_messages(query.caller_history.wire_messages)
         thread = derive_thread_id(*client_scope, previous="", digest=history.digest(opening))
-        continued = await self._find_continued(query)
+        continued = await self._client_summaries.find_continued(query)
         return ThreadMatch(client_scope, thread, branch_of=continued)
-
-    async def _find_continued(self, query: ThreadQuery) -> tuple[str, int] | None:
-        """Find a thread that the client compacted itself; return it and its last message.
-
-        The client's summary was an answer in the same session, so its words are at the end of that conversation.
-        """
-        client_scope = query.client_scope
-        if not client_scope.session_scope or not query.caller_history.is_conversation:
-            return None
-        runs = list_opening_runs(query.caller_history.wire_messages)
-        if len(runs) < MIN_REPEATED_RUNS:
-            return None
-        # The client has received its summary, which may not be stored yet.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_MAX_ANSWER_WAIT_SECONDS):
-                await self._pending.wait_for_answers(
-                    client_scope, is_expected=not query.uses_memory
-                )
-        session = find_session_name(client_scope.session_scope)
-        end = await self._store.client_histories.load_conversation_end(
-            client_scope.tenant,
-            session,
-            query.caller_history.client.platform,
-            _MAX_COMPARED_MESSAGES,
-        )
-        if end is None or not repeats_stored_words(runs, end.last_bodies):
-            return None
-        return end.thread, end.last_message_id
 
     async def _match_named(self, query: ThreadQuery, thread: str) -> ThreadMatch:
         """Match a history with the thread that the client named; the whole history belongs to it."""
         # Read the end first: if another link is stored from now on, the store refuses the append.
-        end = await self._find_named_end(thread, uses_memory=query.uses_memory)
+        end = await self._named_threads.find_end(thread, uses_memory=query.uses_memory)
         known_link = await self._find_link(query)
         match = ThreadMatch(query.client_scope, thread, expected_end=end)
         message: int | None = 0
@@ -281,9 +177,9 @@ class ThreadIndex:
         )
         known_link = known_link or await self._find_stored_link(query)
         if known_link is None:
-            known_link = self._cache.find_by_thread_end(query.client_scope, query.history)
+            known_link = self._cache.find_by_last_messages(query.client_scope, query.history)
         matched_length = known_link.length if known_link else 0
-        reminded_link = await self._match_without_reminder(query, matched_length)
+        reminded_link = await self._reminders.find(query, matched_length)
         return reminded_link or known_link
 
     async def _find_stored_link(self, query: ThreadQuery) -> KnownLink | None:
@@ -295,8 +191,8 @@ class ThreadIndex:
         matched_length = history.digests.index(exact_match.link.digest) + 1 if exact_match else 0
         similar_matches: Sequence[ThreadLinkMatch] = ()
         if matched_length < len(history):
-            similar_matches = await self._store.client_histories.find_links_by_skeleton(
-                *query.client_scope, history.skeletons_after(matched_length)
+            similar_matches = await self._store.client_histories.find_links_by_loose_digest(
+                *query.client_scope, history.loose_digests_after(matched_length)
             )
         return find_longest_link(history, exact_match, similar_matches)
 
@@ -343,109 +239,6 @@ class ThreadIndex:
             )
         return None
 
-    # Reminders
-
-    async def _match_without_reminder(
-        self, query: ThreadQuery, matched_length: int
-    ) -> KnownLink | None:
-        """Find a longer known beginning by putting a removed reminder back into the previous user message.
-
-        Some clients add a reminder to the newest user message and remove it later. So the previous user message had
-        such a reminder when it was the newest: probably the one that the newest message has now, or one found this way
-        before. The known beginning ends before the newest user message, or with the previous one if its answer is not
-        stored yet.
-        """
-        wire_messages = query.caller_history.wire_messages
-        identities = query.history.identities
-        newest_index = find_last_user_message(identities, matched_length + 1, len(identities))
-        previous_index = find_last_user_message(identities, 0, newest_index)
-        if previous_index < 0:
-            return None
-        chars = len(text_of(wire_messages[previous_index])) + len(
-            text_of(wire_messages[newest_index])
-        )
-        max_reminders = min(_MAX_REMINDERS, _MAX_REMINDER_READ_CHARS // chars)
-        reminders = [
-            *self._reminders.get(query.client_scope.tenant, ()),
-            *itertools.islice(list_reminders(wire_messages[newest_index]), max_reminders),
-        ][:max_reminders]
-        earlier_history = query.history.first_messages(previous_index)
-        reminded_identities = [
-            identify_message(
-                query.settings.api,
-                with_reminder(wire_messages[previous_index], reminder),
-            )
-            for reminder in reminders
-        ]
-        for length in (newest_index, previous_index + 1):
-            if length <= matched_length:
-                break
-            identities_after = identities[previous_index + 1 : length]
-            reminded_histories = [
-                earlier_history.extend((reminded_identity, *identities_after))
-                for reminded_identity in reminded_identities
-            ]
-            for link_match in await self._list_end_links(query, reminded_histories):
-                for reminder, reminded_history in zip(reminders, reminded_histories, strict=True):
-                    if ends_at_link(reminded_history, length, link_match):
-                        self._keep_reminder(query.client_scope.tenant, reminder)
-                        return KnownLink(link_match, length)
-        return None
-
-    async def _list_end_links(
-        self, query: ThreadQuery, histories: Sequence[History]
-    ) -> Sequence[ThreadLinkMatch]:
-        """List the links at which one of these histories ends."""
-        client_scope = query.client_scope
-        digests = [history.digest(len(history)) for history in histories]
-        skeletons = [history.skeleton(len(history)) for history in histories]
-        if query.uses_memory:
-            link_matches = self._cache.list_last_links(client_scope, [*digests, *skeletons])
-            if link_matches:
-                return link_matches
-        stored_link = await self._store.client_histories.find_link(*client_scope, digests)
-        if stored_link:
-            return [stored_link]
-        return await self._store.client_histories.find_links_by_skeleton(*client_scope, skeletons)
-
-    def _keep_reminder(self, tenant: str, reminder: Reminder) -> None:
-        """Keep a reminder of a tenant's clients, to try it first next time."""
-        if len(reminder[0]) + len(str(reminder[1])) > _MAX_REMINDER_CHARS:
-            return
-        other_reminders = (
-            other_reminder
-            for other_reminder in self._reminders.pop(tenant, ())
-            if other_reminder != reminder
-        )
-        self._reminders[tenant] = [reminder, *other_reminders][:_MAX_KEPT_REMINDERS]
-
-    # Threads that clients name
-
-    async def _find_named_end(self, thread: str, *, uses_memory: bool) -> str:
-        """Return the digest of the last link of a named thread; empty if it has none."""
-        known_digest = self._cache.find_named_end(thread) if uses_memory else None
-        if known_digest is not None:
-            return known_digest
-        end = await self._store.client_histories.load_last_link(thread)
-        return "" if end is None else end.digest
-
-    async def _find_named_thread(self, client_scope: ClientScope) -> str | None:
-        """Return the thread that a client named, a stored or a new one; None if it named none."""
-        if not is_thread_named(client_scope.session_scope):
-            return None
-        if client_scope not in self._named_threads:
-            thread = derive_thread_id(*client_scope, previous="", digest="")
-            try:
-                session = await self._store.session(find_session_name(client_scope.session_scope))
-                if (session.tenant, session.platform) == (client_scope.tenant, PLATFORM):
-                    thread = session.thread
-            except UnknownIdError:
-                pass  # the name is not an id but the client's own
-            self._named_threads[client_scope] = thread
-        return self._named_threads[client_scope]
-
-    # Links on their way into the store
-
     def expect_history(self, match: ThreadMatch, history: History) -> PendingLink:
         """Announce a history before it is stored, so that a request that continues it is matched."""
         pending, is_new = self._pending.expect_link(match, history)
@@ -467,10 +260,8 @@ class ThreadIndex:
         is_certain = await self._pending.wait_for_previous(match)
         if match.is_new and match.session_scope:
             # A subagent belongs to the answer that called it, which the client has already received.
-            await self._pending.wait_for_answers(match.client_scope, is_expected=True)
+            await self._pending.wait_for_answers(match.client_scope, is_request_pending=True)
         return is_certain
-
-    # Appending
 
     async def store(
         self,
@@ -489,7 +280,7 @@ class ThreadIndex:
         end_matches = []
         for step in steps:
             new_links.append(step.make_new_link(match))
-            match = match.match_after(step.history)
+            match = match.advance_to(step.history)
             end_matches.append(match)
         matches = []
         links = await self._store.client_histories.extend_thread(
@@ -505,21 +296,6 @@ class ThreadIndex:
                 is_same = end_match.thread == link.thread
                 matches.append(end_match if is_same else replace(end_match, thread=link.thread))
         return matches
-
-    def expect_replacement(self, match: ThreadMatch, history: History, name: str) -> None:
-        """Remember that the compaction of this name replaces a history, until `store_replacements` stores it."""
-        key = (*match.client_scope, name)
-        self._replacements[key] = history.digest(len(history))
-        self._new_replacements.append(key)
-
-    async def store_replacements(self) -> None:
-        """Store which history each announced compaction replaces, so that other processes find the thread."""
-        keys = self._new_replacements
-        self._new_replacements = []
-        for key in keys:
-            await self._store.state.put_state(
-                _REPLACEMENTS_STATE, _find_replacement_key(key), self._replacements[key]
-            )
 
     def forget_links(self, match: ThreadMatch) -> None:
         """Forget remembered links that the store contradicts."""
@@ -538,6 +314,19 @@ class ThreadIndex:
             )
 
 
+def _match_at(
+    client_scope: ClientScope, thread: str, digest: str, matched_count: int
+) -> ThreadMatch:
+    """Return the match of a history that continues a thread after the link of this digest."""
+    return ThreadMatch(
+        client_scope,
+        thread,
+        matched_count=matched_count,
+        previous=digest,
+        expected_end=digest,
+    )
+
+
 def _make_branch(match: ThreadMatch, history: History, message: int) -> ThreadMatch:
     """Return the match of a history that differs after a stored message."""
     thread = derive_thread_id(
@@ -548,10 +337,11 @@ def _make_branch(match: ThreadMatch, history: History, message: int) -> ThreadMa
     return replace(match, thread=thread, expected_end="", branch_of=(match.thread, message))
 
 
-def _find_replacement_key(key: LinkKey) -> str:
-    """Return the key under which a replacement is stored."""
-    tenant, scope, digest = key
-    return derive_thread_id(tenant, scope, previous="replaced", digest=digest)
+def _make_side_match(match: ThreadMatch, history: History) -> ThreadMatch:
+    """Return the match of a side call: a new thread beside the matched conversation."""
+    digest = history.digest(len(history))
+    thread = derive_thread_id(*match.client_scope, previous=match.previous, digest=digest)
+    return replace(match, thread=thread, expected_end="", side_of=match.thread)
 
 
 def _encode_stored(settings: CallSettings, messages: Sequence[Any]) -> list[Any]:

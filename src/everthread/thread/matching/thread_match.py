@@ -74,8 +74,8 @@ class ThreadMatch:
         """Whether a new thread continues another one whose messages are no longer sent."""
         return self.branch_of is not None and not self.matched_count
 
-    def match_after(self, history: History) -> ThreadMatch:
-        """Return the match of a history once its messages are stored."""
+    def advance_to(self, history: History) -> ThreadMatch:
+        """Return the match at the end of a history, all of whose messages are stored now."""
         length = len(history)
         digest = history.digest(length)
         return ThreadMatch(
@@ -95,7 +95,7 @@ class ThreadMatch:
             scope=self.session_scope,
             digest=history.digest(length),
             previous=self.previous,
-            skeleton=history.skeleton(length),
+            loose_digest=history.loose_digest(length),
             thread=self.thread,
             message_count=length,
             last_message_id=None,
