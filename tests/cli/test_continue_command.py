@@ -40,7 +40,7 @@ def test_a_session_is_written_for_another_agent(
             "user",
             "assistant",
         ]
-        assert continued.session in handover["command"]
+        assert continued.session_id in handover["command"]
     assert read_log(log).messages, "the first agent's log is unchanged"
     assert (
         "use one of: claude, codex"

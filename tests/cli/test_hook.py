@@ -183,7 +183,7 @@ def test_a_large_result_becomes_a_preview_that_can_be_read(
     assert shortened["stdout"].count(output[:500]) == shortened["stdout"].count(output[-500:]) == 1
 
     async def read(store: Store) -> str:
-        thread = make_thread_id(Log("", "claude-code", [], session="s1"))
+        thread = make_thread_id(Log("", "claude-code", [], session_id="s1"))
         stored = (await store.outputs.list_outputs(thread))[0]
         assert stored.id in shortened["stdout"]
         return await store.outputs.load_output(stored.id)

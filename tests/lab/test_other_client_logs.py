@@ -85,7 +85,7 @@ def test_codex_files_without_an_envelope_are_read() -> None:
 
 def test_copilot_events_become_messages() -> None:
     log = parse_sample("copilot.jsonl")
-    assert (log.kind, log.session) == ("copilot", "s-1")
+    assert (log.kind, log.session_id) == ("copilot", "s-1")
     assert (log.system, log.model) == ("You are Copilot.", "gpt-5.5")
     assert list_user_words(log) == ["Fix it."]
     first, last = (entry for entry in log.entries if entry.message["role"] == "assistant")
@@ -103,7 +103,7 @@ def test_copilot_events_become_messages() -> None:
 
 def test_gemini_cli_records_become_messages() -> None:
     log = parse_sample("gemini_cli.jsonl")
-    assert (log.kind, log.session) == ("gemini-cli", "s-1")
+    assert (log.kind, log.session_id) == ("gemini-cli", "s-1")
     assert (log.title, log.model) == ("Fixing", "gemini-3-pro")
     assert list_texts(log) == [
         ("user", "Fix it."),
@@ -141,7 +141,7 @@ def test_gemini_cli_may_write_its_history_again_under_new_ids() -> None:
 
 def test_pi_lines_of_the_last_branch_become_messages() -> None:
     log = parse_sample("pi.jsonl")
-    assert (log.kind, log.session, log.model) == ("pi", "s-1", CLAUDE)
+    assert (log.kind, log.session_id, log.model) == ("pi", "s-1", CLAUDE)
     assert list_texts(log) == [
         ("user", "Fix it."),
         ("assistant", "I look."),
@@ -182,7 +182,7 @@ def test_pi_states_its_system_prompt_tools_and_edits() -> None:
 
 def test_an_export_of_opencode_is_read() -> None:
     log = parse_sample("opencode_export.json")
-    assert (log.kind, log.session) == ("opencode", "ses_1")
+    assert (log.kind, log.session_id) == ("opencode", "ses_1")
     assert (log.title, log.model) == ("Fix it", CLAUDE)
     assert [role for role, _ in list_texts(log)] == [
         "user",
@@ -230,7 +230,7 @@ def test_sessions_of_opencodes_database_are_found_and_read(
     log = read_log(address)
     export = parse_sample("opencode_export.json")
     assert log.messages == export.messages
-    assert (log.session, log.title) == (export.session, export.title)
+    assert (log.session_id, log.title) == (export.session_id, export.title)
     assert read_conversation(address).request.messages == log.messages
 
 

@@ -121,7 +121,7 @@ def test_reads_lines_again_on_each_pass(tmp_path: Path, *, is_packed: bool) -> N
     assert lines is not None
     assert list(lines) == list(lines)
     assert [number for number, _ in lines] == [1, 3, 4, 5]
-    assert lines.bad_lines == {6, 7}
+    assert lines.bad_line_numbers == {6, 7}
     assert lines.first_object == SESSION[0]
 
 

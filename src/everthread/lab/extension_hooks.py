@@ -105,10 +105,10 @@ class ExtensionHooks:
             log = parse_log(json.dumps(hook_input["transcript"]), f"{self.client}'s session")
         else:
             raise TranscriptError("the plug-in sends no transcript")
-        return replace(log, kind=self.client, session=text_in(hook_input, "session"))
+        return replace(log, kind=self.client, session_id=text_in(hook_input, "session"))
 
     def _make_empty_log(self, hook_input: Mapping[str, Any]) -> Log:
-        return Log("", self.client, [], session=text_in(hook_input, "session"))
+        return Log("", self.client, [], session_id=text_in(hook_input, "session"))
 
 
 async def _make_compaction_answer(

@@ -125,10 +125,10 @@ class Hooks:
         path = text_in(hook_input, "transcript_path")
         if not path:
             raise TranscriptError("the hook names no transcript")
-        return replace(read_log(path), session=_read_session_id(hook_input))
+        return replace(read_log(path), session_id=_read_session_id(hook_input))
 
     def _make_empty_log(self, hook_input: Mapping[str, Any]) -> Log:
-        return Log("", self.client, [], session=_read_session_id(hook_input))
+        return Log("", self.client, [], session_id=_read_session_id(hook_input))
 
     def _find_kept_file(self, hook_input: Mapping[str, Any]) -> Path:
         return self.folder / f"{re.sub(r'[^A-Za-z0-9-]', '_', _read_session_id(hook_input))}.txt"
@@ -138,7 +138,7 @@ async def store_output(store: Store, log: Log, text: str, *, tool: str, call_id:
     """Store the result of a tool in the thread of a session."""
     thread = make_thread_id(log)
     await store.create_session(
-        NewSession(id=thread, platform=log.kind, client=log.kind, client_session=log.session)
+        NewSession(id=thread, platform=log.kind, client=log.kind, client_session=log.session_id)
     )
     await store.outputs.put_output(thread, text, call_id=call_id, tool=tool)
 

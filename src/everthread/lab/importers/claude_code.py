@@ -1,7 +1,8 @@
 """Claude Code's session files: `~/.claude/projects/<project>/<session>.jsonl`.
 
-One object a line. A model's answer is spread over several lines with the same message id, one block each. Each of these
-lines states the answer's usage; while the answer streams, the output figure is only that of its beginning.
+Each line is a JSON object. An answer of the model is spread over several lines with the same message id, one block
+each. Each of these lines states the answer's usage, but while the answer streams the output tokens are only those of
+its beginning.
 
 Text that the client adds by itself (attachments, skills, notices of background tasks) is kept as injected text. A
 command that waited in the queue while the model worked is a message of the user, and so is the text with which a user
@@ -56,15 +57,15 @@ _SENT_HOOK_EVENTS = frozenset({"SessionStart", "UserPromptSubmit"})
 """Hooks whose output the model sees."""
 
 
-def _is_message_line(value: Mapping[str, Any]) -> bool:
-    message = value.get("message")
+def _is_message_line(line: Mapping[str, Any]) -> bool:
+    message = line.get("message")
     return (
-        kind_of(value) in ("user", "assistant") and isinstance(message, dict) and "role" in message
+        kind_of(line) in ("user", "assistant") and isinstance(message, dict) and "role" in message
     )
 
 
 def _find_window(model: str, compactions: list[ClientCompaction]) -> int | None:
-    """Return the window that the log shows: by the model's name, or by the size before a compaction."""
+    """Derive the window from the model's name or from the tokens before a compaction."""
     sizes = [
         compaction.tokens_before
         for compaction in compactions
@@ -79,9 +80,8 @@ def _find_window(model: str, compactions: list[ClientCompaction]) -> int | None:
 
 @dataclass
 class _PartialAnswer:
-    """An answer of which more lines may follow: its message so far, and the numbers of its lines."""
+    """The part of an answer that the lines read so far hold."""
 
-    lines: list[int]
     message: dict[str, Any]
     timestamp: float | None
     usage: CanonicalUsage | None
@@ -101,44 +101,44 @@ class _Boundary:
 
 @dataclass
 class _LogOverview:
-    """Facts about the whole file from a first pass, which the second pass needs to read the lines in order."""
+    """Facts that a first pass over the file collects, because the second needs them before it reaches their lines."""
 
-    session: str = ""
+    session_id: str = ""
     title: str = ""
     abandoned_ids: set[str] = field(default_factory=set)
     """Ids of the lines of abandoned branches. If several prompts follow the same line, only the last is current.
-    At first only the prompts are here; the lines after them are added as they are read."""
-    preserved_texts: set[str] = field(default_factory=set)
+    The first pass collects only the prompts; the lines after them are added as they are read."""
+    preserved_ids: set[str] = field(default_factory=set)
     """Ids of lines that a compaction preserves."""
-    last_lines: dict[str, int] = field(default_factory=dict)
+    last_line_numbers: dict[str, int] = field(default_factory=dict)
     """The number of the last line of each answer that has several, by message id."""
     model: str = ""
 
     @classmethod
     def from_lines(cls, lines: NumberedLines) -> Self:
         overview = cls()
-        prompts: dict[str, str] = {}
+        prompt_id_by_parent_id: dict[str, str] = {}
         message_ids: set[str] = set()
-        for number, value in lines:
-            overview.session = overview.session or text_in(value, "sessionId")
-            title = text_in(value, "customTitle") or text_in(value, "summary")
+        for number, line in lines:
+            overview.session_id = overview.session_id or text_in(line, "sessionId")
+            title = text_in(line, "customTitle") or text_in(line, "summary")
             overview.title = overview.title or title
-            overview.preserved_texts.update(_list_preserved_ids(value))
-            uuid = text_in(value, "uuid")
-            parent = text_in(value, "parentUuid")
-            if value.get("type") == "assistant" and not value.get("isSidechain"):
-                message = object_in(value, "message")
+            overview.preserved_ids.update(_list_preserved_ids(line))
+            uuid = text_in(line, "uuid")
+            parent_id = text_in(line, "parentUuid")
+            if line.get("type") == "assistant" and not line.get("isSidechain"):
+                message = object_in(line, "message")
                 message_id = text_in(message, "id")
                 if message_id in message_ids:
-                    overview.last_lines[message_id] = number
+                    overview.last_line_numbers[message_id] = number
                 elif message_id:
                     message_ids.add(message_id)
                 if text_in(message, "model") != _SYNTHETIC_MODEL:
                     overview.model = overview.model or text_in(message, "model")
-            if parent and _is_prompt(value):
-                if parent in prompts:
-                    overview.abandoned_ids.add(prompts[parent])
-                prompts[parent] = uuid
+            if parent_id and _is_prompt(line):
+                if parent_id in prompt_id_by_parent_id:
+                    overview.abandoned_ids.add(prompt_id_by_parent_id[parent_id])
+                prompt_id_by_parent_id[parent_id] = uuid
         return overview
 
 
@@ -150,16 +150,16 @@ class ClaudeCodeReader(ClientLogReader):
 
     overview: _LogOverview = field(default_factory=_LogOverview)
     finished_count: int = 0
-    """Number of messages that were handed out; `messages` has the others."""
-    answers: dict[str, tuple[int, _PartialAnswer]] = field(default_factory=dict)
-    """Answers of which more lines follow, by message id, each with the number of messages before it."""
+    """Number of messages that were already yielded; `messages` has the others."""
+    open_answers: dict[str, tuple[int, _PartialAnswer]] = field(default_factory=dict)
+    """Answers that later lines continue, by message id, each with the number of messages before it."""
     boundary: _Boundary | None = None
-    texts: dict[str, str] = field(default_factory=dict)
+    preserved_text_by_id: dict[str, str] = field(default_factory=dict)
     """The texts of preserved lines, by id."""
 
     @staticmethod
-    def is_line(value: Mapping[str, Any]) -> bool:
-        return _is_message_line(value)
+    def is_own_line(line: Mapping[str, Any]) -> bool:
+        return _is_message_line(line)
 
     def read(self, lines: NumberedLines, source: str) -> Log:
         stream = self.stream(lines, source)
@@ -180,7 +180,7 @@ class ClaudeCodeReader(ClientLogReader):
             self.kind,
             [],
             model=self.overview.model.removesuffix("[1m]"),
-            session=self.overview.session,
+            session_id=self.overview.session_id,
             title=self.overview.title,
             compactions=self.compactions,
         )
@@ -193,32 +193,32 @@ class ClaudeCodeReader(ClientLogReader):
 
     def _read_entries(self, lines: NumberedLines) -> Iterator[LoggedMessage]:
         """Yield the messages in order, each when no later line can change it."""
-        for self.line_number, value in lines:
-            self.read_line(value)
+        for self.line_number, line in lines:
+            self.read_line(line)
             yield from self._take_finished()
         self._record_compaction()
-        self.answers.clear()
+        self.open_answers.clear()
         yield from self._take_finished()
 
-    def read_line(self, value: dict[str, Any]) -> None:
-        uuid = text_in(value, "uuid")
-        if uuid and text_in(value, "parentUuid") in self.overview.abandoned_ids:
+    def read_line(self, line: dict[str, Any]) -> None:
+        uuid = text_in(line, "uuid")
+        if uuid and text_in(line, "parentUuid") in self.overview.abandoned_ids:
             self.overview.abandoned_ids.add(uuid)
-        if value.get("isSidechain") is True:
-            self.left_out["a subagent's own conversation"] += _is_message_line(value)
+        if line.get("isSidechain") is True:
+            self.skipped_line_counts["a subagent's own conversation"] += _is_message_line(line)
         elif uuid in self.overview.abandoned_ids:
-            self.left_out["a branch that was given up"] += _is_message_line(value)
-        elif value.get("subtype") == "compact_boundary":
+            self.skipped_line_counts["a branch that was given up"] += _is_message_line(line)
+        elif line.get("subtype") == "compact_boundary":
             self._record_compaction()
-            self.boundary = _Boundary(value, self._message_count, self._list_preserved_texts(value))
-        elif kind_of(value) == "attachment":
-            self._read_attachment(value)
-        elif _is_message_line(value):
-            self._read_entry(value)
+            self.boundary = _Boundary(line, self._message_count, self._list_preserved_texts(line))
+        elif kind_of(line) == "attachment":
+            self._read_attachment(line)
+        elif _is_message_line(line):
+            self._read_entry(line)
 
     def _take_finished(self) -> list[LoggedMessage]:
         first_open_answer = min(
-            (index for index, _ in self.answers.values()), default=self._message_count
+            (index for index, _ in self.open_answers.values()), default=self._message_count
         )
         finished_messages = self.messages[: first_open_answer - self.finished_count]
         del self.messages[: len(finished_messages)]
@@ -247,12 +247,16 @@ class ClaudeCodeReader(ClientLogReader):
             )
         )
 
-    def _list_preserved_texts(self, value: Mapping[str, Any]) -> list[str]:
-        return [self.texts[uuid] for uuid in _list_preserved_ids(value) if uuid in self.texts]
+    def _list_preserved_texts(self, line: Mapping[str, Any]) -> list[str]:
+        return [
+            self.preserved_text_by_id[uuid]
+            for uuid in _list_preserved_ids(line)
+            if uuid in self.preserved_text_by_id
+        ]
 
-    def _read_attachment(self, value: Mapping[str, Any]) -> None:
-        attachment = object_in(value, "attachment")
-        timestamp = parse_time(value.get("timestamp"))
+    def _read_attachment(self, line: Mapping[str, Any]) -> None:
+        attachment = object_in(line, "attachment")
+        timestamp = parse_time(line.get("timestamp"))
         if kind_of(attachment) == "queued_command":
             for message in _read_queued_messages(attachment):
                 self.add_message(message, timestamp)
@@ -263,51 +267,49 @@ class ClaudeCodeReader(ClientLogReader):
         elif text:
             self.add_message(make_injected_message(text), timestamp)
 
-    def _read_entry(self, value: Mapping[str, Any]) -> None:
-        message = dict(value["message"])
-        if value.get("isCompactSummary") is True:
+    def _read_entry(self, line: Mapping[str, Any]) -> None:
+        message = dict(line["message"])
+        if line.get("isCompactSummary") is True:
             if self.boundary is None:  # the boundary's line is damaged
-                self.boundary = _Boundary(value, self._message_count, [])
+                self.boundary = _Boundary(line, self._message_count, [])
             self.boundary.summary = _text_of(message)
             return
-        if value.get("isApiErrorMessage") is True or message.get("model") == _SYNTHETIC_MODEL:
-            self.left_out["a notice of the client, not of the model"] += 1
+        if line.get("isApiErrorMessage") is True or message.get("model") == _SYNTHETIC_MODEL:
+            self.skipped_line_counts["a notice of the client, not of the model"] += 1
             return
-        if text_in(value, "uuid") in self.overview.preserved_texts:
-            self.texts[text_in(value, "uuid")] = _text_of(message)
-        if value["type"] == "assistant":
-            self._read_answer(value, message)
+        if text_in(line, "uuid") in self.overview.preserved_ids:
+            self.preserved_text_by_id[text_in(line, "uuid")] = _text_of(message)
+        if line["type"] == "assistant":
+            self._read_answer(line, message)
             return
         if self.boundary is not None:
             self.boundary.restored_texts.append(_text_of(message))
         try:
-            decoded = anthropic.decode_messages(
+            messages = anthropic.decode_messages(
                 [
                     {
                         "role": message["role"],
-                        "content": _mark_injected_content(value, message),
+                        "content": _mark_injected_content(line, message),
                     }
                 ]
             )
         except WireError:
-            self.bad_lines.append(self.line_number)
+            self.bad_line_numbers.append(self.line_number)
             return
-        timestamp = parse_time(value.get("timestamp"))
-        for message_part in _split_rejections(decoded):
-            self.add_message(message_part, timestamp)
+        timestamp = parse_time(line.get("timestamp"))
+        for user_message in _split_rejections(messages):
+            self.add_message(user_message, timestamp)
 
-    def _read_answer(self, value: Mapping[str, Any], message: dict[str, Any]) -> None:
+    def _read_answer(self, line: Mapping[str, Any], message: dict[str, Any]) -> None:
         """Read a line of an answer. Results of parallel calls between its lines come after the whole answer."""
         self._record_compaction()
         usage = (
             normalize_usage(message["usage"]) if isinstance(message.get("usage"), Mapping) else None
         )
         message_id = text_in(message, "id")
-        open_answer = self.answers.get(message_id)
+        open_answer = self.open_answers.get(message_id)
         if open_answer is None:
-            answer = _PartialAnswer(
-                [self.line_number], message, parse_time(value.get("timestamp")), usage
-            )
+            answer = _PartialAnswer(message, parse_time(line.get("timestamp")), usage)
             index = self._message_count
         else:
             index, earlier_answer = open_answer
@@ -319,22 +321,21 @@ class ClaudeCodeReader(ClientLogReader):
                 "content": [*blocks, *new_blocks],
             }
             answer = _PartialAnswer(
-                [*earlier_answer.lines, self.line_number],
                 joined_message,
                 earlier_answer.timestamp,
                 _choose_larger_output(earlier_answer.usage, usage),
             )
         entry = _decode_answer(answer)
         if entry is None:
-            self.bad_lines.append(self.line_number)
+            self.bad_line_numbers.append(self.line_number)
         elif open_answer is None:
             self.messages.append(entry)
         else:
             self.messages[index - self.finished_count] = entry
-        if self.line_number >= self.overview.last_lines.get(message_id, 0):
-            self.answers.pop(message_id, None)
+        if self.line_number >= self.overview.last_line_numbers.get(message_id, 0):
+            self.open_answers.pop(message_id, None)
         elif entry is not None:
-            self.answers[message_id] = index, answer
+            self.open_answers[message_id] = index, answer
 
 
 def _choose_larger_output(
@@ -347,19 +348,21 @@ def _choose_larger_output(
 
 
 def _decode_answer(answer: _PartialAnswer) -> LoggedMessage | None:
-    name = text_in(answer.message, "model")
+    model = text_in(answer.message, "model")
     content = [_strip_display_input(block) for block in _list_blocks(answer.message)]
     try:
-        decoded = anthropic.decode_messages([{"role": "assistant", "content": content}], model=name)
+        messages = anthropic.decode_messages(
+            [{"role": "assistant", "content": content}], model=model
+        )
     except WireError:
         return None
-    if len(decoded) != 1:
+    if len(messages) != 1:
         return None
-    return LoggedMessage(decoded[0], answer.timestamp, answer.usage, model=name)
+    return LoggedMessage(messages[0], answer.timestamp, answer.usage, model=model)
 
 
 def _strip_display_input(block: Any) -> Any:
-    """Return a call without the plan that the client adds for display. The model wrote the plan to a file."""
+    """Return a call without the plan that the client adds for display: the model wrote the plan to a file."""
     if (
         kind_of(block) != "tool_use"
         or block.get("name") != "ExitPlanMode"
@@ -372,11 +375,11 @@ def _strip_display_input(block: Any) -> Any:
     }
 
 
-def _mark_injected_content(value: Mapping[str, Any], message: Mapping[str, Any]) -> Any:
-    """Return the content of a user line; text that the client injected is marked."""
+def _mark_injected_content(line: Mapping[str, Any], message: Mapping[str, Any]) -> Any:
+    """Return the content of a user line, with a mark around text that the client injected."""
     content = message.get("content")
     is_by_client = (
-        value.get("isMeta") is True or object_in(value, "origin").get("kind", "human") != "human"
+        line.get("isMeta") is True or object_in(line, "origin").get("kind", "human") != "human"
     )
     if not is_by_client:
         return content
@@ -437,7 +440,7 @@ def _read_attachment_text(attachment: Mapping[str, Any]) -> str:
 
 
 def _list_content_strings(value: Any) -> Iterator[str]:
-    """Yield the texts of an attachment: strings and lists under the keys that hold content, at any depth."""
+    """Yield the strings of an attachment that are under keys with content, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -460,23 +463,23 @@ def _list_content_strings(value: Any) -> Iterator[str]:
                 yield from _list_content_strings(value[key])
 
 
-def _list_preserved_ids(value: Mapping[str, Any]) -> list[str]:
-    preserved_texts = object_in(object_in(value, "compactMetadata"), "preservedMessages")
-    ids = preserved_texts.get("allUuids")
+def _list_preserved_ids(line: Mapping[str, Any]) -> list[str]:
+    preserved_messages = object_in(object_in(line, "compactMetadata"), "preservedMessages")
+    ids = preserved_messages.get("allUuids")
     if not isinstance(ids, list):
         return []
     return [uuid for uuid in ids if isinstance(uuid, str)]
 
 
-def _is_prompt(value: Mapping[str, Any]) -> bool:
+def _is_prompt(line: Mapping[str, Any]) -> bool:
     if (
-        not _is_message_line(value)
-        or value["type"] != "user"
-        or value.get("isMeta") is True
-        or value.get("isSidechain")
+        not _is_message_line(line)
+        or line["type"] != "user"
+        or line.get("isMeta") is True
+        or line.get("isSidechain")
     ):
         return False
-    return not any(kind_of(block) == "tool_result" for block in _list_blocks(value["message"]))
+    return not any(kind_of(block) == "tool_result" for block in _list_blocks(line["message"]))
 
 
 def _list_blocks(message: Mapping[str, Any]) -> list[Any]:

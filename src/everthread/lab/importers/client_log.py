@@ -27,7 +27,7 @@ class ClientLogReader:
     kind: ClassVar[str]
     """The format's name, a key of `CLIENT_NAMES`."""
     bad_line_noun: ClassVar[str] = "message"
-    """Names the missing thing in the warning about bad lines."""
+    """What a bad line lacks, as the warning names it."""
 
     messages: list[LoggedMessage] = field(default_factory=list)
     compactions: list[ClientCompaction] = field(default_factory=list)
@@ -35,23 +35,23 @@ class ClientLogReader:
     tools: list[dict[str, Any]] = field(default_factory=list)
     model: str = ""
     """The model in use; if it stays empty, the log gets the model of the first answer."""
-    session: str = ""
+    session_id: str = ""
     title: str = ""
     window: int | None = None
     line_number: int = 0
     """Number of the line that is being read."""
-    bad_lines: list[int] = field(default_factory=list)
+    bad_line_numbers: list[int] = field(default_factory=list)
     """Numbers of the lines that should hold a message and do not."""
-    left_out: Counter[str] = field(default_factory=Counter)
-    """Numbers of lines that were left out on purpose, by reason."""
+    skipped_line_counts: Counter[str] = field(default_factory=Counter)
+    """How many lines were left out on purpose, by reason."""
 
     @staticmethod
-    def is_line(value: Mapping[str, Any]) -> bool:
+    def is_own_line(line: Mapping[str, Any]) -> bool:
         """Return whether only this client writes such a line."""
         raise NotImplementedError
 
-    def read_line(self, value: dict[str, Any]) -> None:
-        """Read the line `line_number`."""
+    def read_line(self, line: dict[str, Any]) -> None:
+        """Add what one line of the log says to the conversation."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -62,8 +62,8 @@ class ClientLogReader:
 
     def read(self, lines: NumberedLines, source: str) -> Log:
         """Return the conversation in the lines."""
-        for self.line_number, value in lines:
-            self.read_line(value)
+        for self.line_number, line in lines:
+            self.read_line(line)
         self.finish()
         return Log(
             source,
@@ -73,21 +73,21 @@ class ClientLogReader:
             tools=self.tools,
             model=self.model or find_first_model(self.messages),
             warnings=self.describe_gaps(),
-            session=self.session,
+            session_id=self.session_id,
             title=self.title,
             window=self.window,
             compactions=self.compactions,
         )
 
     def describe_gaps(self) -> list[str]:
-        """Describe the lines that cannot be read, and how many were left out for which reason."""
-        notes = []
-        if self.bad_lines:
-            numbers = format_line_numbers(self.bad_lines)
-            notes.append(f"{numbers}: no {self.bad_line_noun} that can be read; skipped")
-        return notes + [
+        """Describe which lines could not be read and how many were left out for each reason."""
+        warnings = []
+        if self.bad_line_numbers:
+            numbers = format_line_numbers(self.bad_line_numbers)
+            warnings.append(f"{numbers}: no {self.bad_line_noun} that can be read; skipped")
+        return warnings + [
             f"{count_noun(count, 'line')} left out: {reason}"
-            for reason, count in self.left_out.items()
+            for reason, count in self.skipped_line_counts.items()
             if count
         ]
 
@@ -96,10 +96,12 @@ MAX_LISTED_LINES = 8
 """Maximum line numbers in a warning."""
 
 
-def format_line_numbers(lines: list[int]) -> str:
+def format_line_numbers(numbers: list[int]) -> str:
     """Format line numbers: `line 3`, `lines 3, 4 and 12`, `lines 1, 2, … (90 in all)`."""
-    if len(lines) == 1:
-        return f"line {lines[0]}"
-    if len(lines) > MAX_LISTED_LINES:
-        return f"lines {', '.join(map(str, lines[:MAX_LISTED_LINES]))}, … ({len(lines):,} in all)"
-    return f"lines {', '.join(map(str, lines[:-1]))} and {lines[-1]}"
+    if len(numbers) == 1:
+        return f"line {numbers[0]}"
+    if len(numbers) > MAX_LISTED_LINES:
+        return (
+            f"lines {', '.join(map(str, numbers[:MAX_LISTED_LINES]))}, … ({len(numbers):,} in all)"
+        )
+    return f"lines {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

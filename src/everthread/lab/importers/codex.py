@@ -1,10 +1,10 @@
 """Codex's rollout files: `~/.codex/sessions/YYYY/MM/DD/rollout-….jsonl`.
 
-Lines of `{timestamp, type, payload}`. `response_item`s are the items sent to and received from the model;
-`turn_context` names the model. An `event_msg` of kind `token_count` has the usage of the last call and the window
+Each line is `{timestamp, type, payload}`. A `response_item` is an item sent to or received from the model, and
+`turn_context` names the model. An `event_msg` of type `token_count` has the usage of the last call and the window
 (`model_context_window`). It comes after the outputs of the tools that the call asked for, and is repeated whenever rate
-limits change. Older files hold the items without this envelope. `compacted` is a compaction of the client: its summary,
-if it is not encrypted, and the items that replaced the history.
+limits change. A `compacted` line is a compaction of the client, with its summary unless that is encrypted and the items
+that replaced the history. Older files hold the items without this envelope.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _ITEM_TYPES = frozenset(
 _LINE_TYPES = frozenset({"session_meta", "response_item", "event_msg", "turn_context", "compacted"})
 
 
-def _is_item_line(value: Mapping[str, Any]) -> bool:
-    kind = kind_of(value)
+def _is_item_line(line: Mapping[str, Any]) -> bool:
+    kind = kind_of(line)
     return kind in _ITEM_TYPES and (
-        "call_id" in value or "summary" in value or isinstance(value.get("content"), list)
+        "call_id" in line or "summary" in line or isinstance(line.get("content"), list)
     )
 
 
@@ -55,26 +55,26 @@ class CodexReader(ClientLogReader):
 
     open_items: list[tuple[int, dict[str, Any], float | None]] = field(default_factory=list)
     """The items of the current answer, with the number of the line and the time of each."""
-    answer_without_usage: int | None = None
-    """Index of the last answer, until its usage is known."""
+    answer_without_usage_index: int | None = None
+    """The index in `messages` of the last answer; None once its usage is known."""
     total_tokens: int | None = None
-    """Tokens of all calls as the last `token_count` stated them."""
+    """The tokens of all calls according to the last `token_count`."""
 
     @staticmethod
-    def is_line(value: Mapping[str, Any]) -> bool:
+    def is_own_line(line: Mapping[str, Any]) -> bool:
         return (
-            kind_of(value) in _LINE_TYPES and isinstance(value.get("payload"), Mapping)
-        ) or _is_item_line(value)
+            kind_of(line) in _LINE_TYPES and isinstance(line.get("payload"), Mapping)
+        ) or _is_item_line(line)
 
-    def read_line(self, value: dict[str, Any]) -> None:
-        payload = value.get("payload")
-        timestamp = parse_time(value.get("timestamp"))
+    def read_line(self, line: dict[str, Any]) -> None:
+        payload = line.get("payload")
+        timestamp = parse_time(line.get("timestamp"))
         if isinstance(payload, dict):
-            self._read_payload(kind_of(value), payload, timestamp)
-        elif _is_item_line(value):
-            self._add_item(value, timestamp)
-        elif isinstance(value.get("instructions"), str):
-            self.system = value["instructions"]
+            self._read_payload(kind_of(line), payload, timestamp)
+        elif _is_item_line(line):
+            self._add_item(line, timestamp)
+        elif isinstance(line.get("instructions"), str):
+            self.system = line["instructions"]
 
     def finish(self) -> None:
         self._finish_answer()
@@ -86,12 +86,12 @@ class CodexReader(ClientLogReader):
             self.model = payload["model"]
         elif kind == "session_meta":
             self.system = _read_instructions(payload) or self.system
-            self.session = self.session or str(payload.get("id") or "")
+            self.session_id = self.session_id or str(payload.get("id") or "")
         elif kind == "compacted":
             self._finish_answer()
             compaction = _read_compaction(payload, len(self.messages), timestamp)
             self.compactions.append(compaction)
-            self.answer_without_usage = None  # the next count may be the summary's
+            self.answer_without_usage_index = None  # the next count may be the summary's
         elif kind == "event_msg" and payload.get("type") == "task_started":
             self.window = count_in(payload, "model_context_window") or self.window
         elif kind == "event_msg" and payload.get("type") == "token_count":
@@ -112,14 +112,14 @@ class CodexReader(ClientLogReader):
         if all(kind_of(item) == "reasoning" for item in items):
             return
         try:
-            decoded = decode_messages(items, model=self.model)
+            messages = decode_messages(items, model=self.model)
         except WireError:
-            self.bad_lines += [number for number, _, _ in open_items]
+            self.bad_line_numbers += [number for number, _, _ in open_items]
             return
-        for message in decoded:
+        for message in messages:
             is_by_model = message["role"] == "assistant"
             if is_by_model:
-                self.answer_without_usage = len(self.messages)
+                self.answer_without_usage_index = len(self.messages)
             self.messages.append(
                 LoggedMessage(message, open_items[0][2], model=self.model if is_by_model else "")
             )
@@ -134,18 +134,18 @@ class CodexReader(ClientLogReader):
         if is_repeated or not count_in(usage, "input_tokens"):
             return
         self.total_tokens = total_tokens
-        if self.answer_without_usage is not None:
+        if self.answer_without_usage_index is not None:
             details = {
                 "input_tokens_details": {"cached_tokens": usage.get("cached_input_tokens", 0)},
                 "output_tokens_details": {
                     "reasoning_tokens": usage.get("reasoning_output_tokens", 0)
                 },
             }
-            canonical = normalize_usage({**usage, **details}, api="openai_responses")
-            self.messages[self.answer_without_usage] = replace(
-                self.messages[self.answer_without_usage], usage=canonical
+            canonical_usage = normalize_usage({**usage, **details}, api="openai_responses")
+            self.messages[self.answer_without_usage_index] = replace(
+                self.messages[self.answer_without_usage_index], usage=canonical_usage
             )
-            self.answer_without_usage = None
+            self.answer_without_usage_index = None
 
 
 def _read_compaction(
@@ -164,10 +164,10 @@ def _read_compaction(
 
 def _read_instructions(payload: Mapping[str, Any]) -> str | None:
     """Return the system prompt; None if the file has none."""
-    value: Any = payload.get("base_instructions") or payload.get("instructions")
-    if isinstance(value, Mapping):
-        value = value.get("text")
-    return value if isinstance(value, str) and value.strip() else None
+    instructions: Any = payload.get("base_instructions") or payload.get("instructions")
+    if isinstance(instructions, Mapping):
+        instructions = instructions.get("text")
+    return instructions if isinstance(instructions, str) and instructions.strip() else None
 
 
 def _is_by_model(item: Mapping[str, Any]) -> bool:

@@ -26,7 +26,7 @@ FILE_HELP = (
 
 @dataclass(frozen=True, slots=True)
 class ConversationFile:
-    """A conversation file: its name, its protocol, its request, and the lines that could not be read."""
+    """A conversation read from a file, as a request."""
 
     source: str
     api: str
@@ -35,7 +35,7 @@ class ConversationFile:
     is_message_list: bool = False
     """Whether the file is a list of messages and no request."""
     warnings: Sequence[str] = ()
-    """Lines of a log that could not be read, by number, and counts of those left out."""
+    """Which lines of a log could not be read, by number, and how many were left out."""
 
 
 def read_conversation(file: str) -> ConversationFile:

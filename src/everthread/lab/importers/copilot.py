@@ -43,15 +43,15 @@ class CopilotReader(ClientLogReader):
     kind: ClassVar[str] = "copilot"
 
     @staticmethod
-    def is_line(value: Mapping[str, Any]) -> bool:
-        return kind_of(value) in _EVENT_TYPES and isinstance(value.get("data"), Mapping)
+    def is_own_line(line: Mapping[str, Any]) -> bool:
+        return kind_of(line) in _EVENT_TYPES and isinstance(line.get("data"), Mapping)
 
-    def read_line(self, value: dict[str, Any]) -> None:
-        kind = text_in(value, "type")
-        data = object_in(value, "data")
-        timestamp = parse_time(value.get("timestamp"))
+    def read_line(self, line: dict[str, Any]) -> None:
+        kind = text_in(line, "type")
+        data = object_in(line, "data")
+        timestamp = parse_time(line.get("timestamp"))
         if kind == "session.start":
-            self.session = text_in(data, "sessionId")
+            self.session_id = text_in(data, "sessionId")
             self.model = text_in(data, "selectedModel") or self.model
         elif kind == "session.model_change":
             self.model = text_in(data, "newModel") or self.model
@@ -60,11 +60,11 @@ class CopilotReader(ClientLogReader):
         elif kind == "session.compaction_complete" and data.get("success") is not False:
             self._add_compaction(data, timestamp)
         elif text_in(data, "parentToolCallId"):
-            self.left_out["a subagent's own conversation"] += kind == "assistant.message"
+            self.skipped_line_counts["a subagent's own conversation"] += kind == "assistant.message"
         elif kind in _MESSAGE_READERS:
             messages = _MESSAGE_READERS[kind](data)
             if not messages:
-                self.bad_lines.append(self.line_number)
+                self.bad_line_numbers.append(self.line_number)
             for message in messages:
                 if message["role"] == "assistant":
                     self._add_answer(message, data, timestamp)
@@ -75,8 +75,8 @@ class CopilotReader(ClientLogReader):
         self, message: Message, data: Mapping[str, Any], timestamp: float | None
     ) -> None:
         self.model = text_in(data, "model") or self.model
-        output = count_in(data, "outputTokens")
-        usage = None if output is None else CanonicalUsage(output_tokens=output)
+        output_tokens = count_in(data, "outputTokens")
+        usage = None if output_tokens is None else CanonicalUsage(output_tokens=output_tokens)
         self.messages.append(LoggedMessage(message, timestamp, usage, None, self.model))
 
     def _add_compaction(self, data: Mapping[str, Any], timestamp: float | None) -> None:

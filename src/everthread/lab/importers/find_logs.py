@@ -46,12 +46,12 @@ def _list_opencode_sessions(databases: Sequence[Path]) -> list[str]:
     addresses: dict[str, str] = {}
     for path in databases:
         try:
-            sessions = opencode.list_sessions(path)
+            session_ids = opencode.list_sessions(path)
         except TranscriptError as error:
             raise TranscriptError(
                 f"a database in {path.parent} {error}; `opencode export ID` writes one session"
             ) from error
-        addresses |= {session: f"{path}#{session}" for session in sessions}
+        addresses |= {session_id: f"{path}#{session_id}" for session_id in session_ids}
     return list(addresses.values())
 
 

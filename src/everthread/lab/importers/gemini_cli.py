@@ -34,7 +34,7 @@ class GeminiCliReader(ClientLogReader):
 
     kind: ClassVar[str] = "gemini-cli"
 
-    records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    record_by_id: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """Messages by id, in order."""
     recorded_compactions: list[tuple[int, str | None, float | None]] = field(default_factory=list)
     """The number of records before each compaction, its summary and its time."""
@@ -42,18 +42,16 @@ class GeminiCliReader(ClientLogReader):
     """Ids of the messages that the last compaction left in the context."""
 
     @staticmethod
-    def is_line(value: Mapping[str, Any]) -> bool:
-        if isinstance(value.get("sessionId"), str) and isinstance(value.get("projectHash"), str):
+    def is_own_line(line: Mapping[str, Any]) -> bool:
+        if isinstance(line.get("sessionId"), str) and isinstance(line.get("projectHash"), str):
             return True
         return (
-            value.get("type") == "gemini"
-            and isinstance(value.get("id"), str)
-            and "content" in value
+            line.get("type") == "gemini" and isinstance(line.get("id"), str) and "content" in line
         )
 
-    def read_line(self, value: dict[str, Any]) -> None:
-        changes = object_in(value, "$set")
-        rewind_id = text_in(value, "$rewindTo")
+    def read_line(self, line: dict[str, Any]) -> None:
+        changes = object_in(line, "$set")
+        rewind_id = text_in(line, "$rewindTo")
         if rewind_id:
             self._rewind(rewind_id)
         elif changes:
@@ -63,16 +61,16 @@ class GeminiCliReader(ClientLogReader):
                     _list_records(changes["messages"]),
                     parse_time(changes.get("lastUpdated")),
                 )
-        elif isinstance(value.get("sessionId"), str):
-            self.session = self.session or value["sessionId"]
-            for record in _list_records(value.get("messages")):
+        elif isinstance(line.get("sessionId"), str):
+            self.session_id = self.session_id or line["sessionId"]
+            for record in _list_records(line.get("messages")):
                 self._put_record(record)
-        elif value.get("type") in _MESSAGE_TYPES and isinstance(value.get("id"), str):
-            self._put_record(value)
+        elif line.get("type") in _MESSAGE_TYPES and isinstance(line.get("id"), str):
+            self._put_record(line)
 
     def finish(self) -> None:
         message_counts = [0]
-        for record in self.records.values():
+        for record in self.record_by_id.values():
             self.messages += _read_record(record)
             message_counts.append(len(self.messages))
         self.compactions = [
@@ -81,13 +79,13 @@ class GeminiCliReader(ClientLogReader):
         ]
 
     def _put_record(self, record: Mapping[str, Any]) -> None:
-        self.records[record["id"]] = record
+        self.record_by_id[record["id"]] = record
         self.ids_in_context.add(record["id"])
 
     def _rewind(self, message_id: str) -> None:
-        kept_ids = list(self.records)
+        kept_ids = list(self.record_by_id)
         del kept_ids[kept_ids.index(message_id) if message_id in kept_ids else 0 :]
-        self.records = {key: self.records[key] for key in kept_ids}
+        self.record_by_id = {key: self.record_by_id[key] for key in kept_ids}
         self.ids_in_context &= set(kept_ids)
 
     def _replace_records(self, records: list[Mapping[str, Any]], timestamp: float | None) -> None:
@@ -99,22 +97,24 @@ class GeminiCliReader(ClientLogReader):
             return
         originals = [
             record
-            for message_id, record in self.records.items()
+            for message_id, record in self.record_by_id.items()
             if message_id in self.ids_in_context - ids
         ]
         copies = _find_copies(originals, records)
         if copies is not None:
-            self.records = {
+            self.record_by_id = {
                 message_id: record
-                for message_id, record in self.records.items()
+                for message_id, record in self.record_by_id.items()
                 if message_id not in copies
             }
             self.ids_in_context -= copies
             return
-        new_texts = [_text_of(record) for record in records if record["id"] not in self.records]
+        new_texts = [
+            _text_of(record) for record in records if record["id"] not in self.record_by_id
+        ]
         summary = "\n".join(text for text in new_texts if text)
-        self.recorded_compactions.append((len(self.records), summary or None, timestamp))
-        self.ids_in_context = ids & self.records.keys()
+        self.recorded_compactions.append((len(self.record_by_id), summary or None, timestamp))
+        self.ids_in_context = ids & self.record_by_id.keys()
 
 
 def _find_copies(
@@ -158,22 +158,22 @@ def _read_record(record: Mapping[str, Any]) -> Iterator[LoggedMessage]:
         if text:
             yield LoggedMessage({"role": "user", "content": text}, timestamp)
         return
-    tools = [
+    tool_calls = [
         call for call in list_objects(record.get("toolCalls")) if isinstance(call.get("id"), str)
     ]
-    if not text and not tools:
+    if not text and not tool_calls:
         return
     thought_texts: list[str] = []
     for thought in list_objects(record.get("thoughts")):
         thought_texts += [text_in(thought, "subject"), text_in(thought, "description")]
-    calls = [(call["id"], call.get("name", ""), call.get("args")) for call in tools]
+    calls = [(call["id"], call.get("name", ""), call.get("args")) for call in tool_calls]
     yield LoggedMessage(
         make_answer(text, "\n".join(thought_texts), calls),
         timestamp,
         _read_usage(object_in(record, "tokens")),
         model=text_in(record, "model"),
     )
-    for call in tools:
+    for call in tool_calls:
         result: Message = {
             "role": "tool",
             "tool_call_id": call["id"],
@@ -204,14 +204,14 @@ def _read_result_text(call: Mapping[str, Any]) -> str:
 
 def _read_usage(tokens: Mapping[str, Any]) -> CanonicalUsage | None:
     """Return the usage: `input` includes the cached tokens, `output` excludes the thoughts."""
-    prompt = count_in(tokens, "input")
-    if prompt is None:
+    prompt_tokens = count_in(tokens, "input")
+    if prompt_tokens is None:
         return None
-    cached = count_in(tokens, "cached") or 0
-    thoughts = count_in(tokens, "thoughts") or 0
+    cached_tokens = count_in(tokens, "cached") or 0
+    thought_tokens = count_in(tokens, "thoughts") or 0
     return CanonicalUsage(
-        input_tokens=max(prompt - cached, 0),
-        cache_read_tokens=cached,
-        output_tokens=(count_in(tokens, "output") or 0) + thoughts,
-        reasoning_tokens=thoughts,
+        input_tokens=max(prompt_tokens - cached_tokens, 0),
+        cache_read_tokens=cached_tokens,
+        output_tokens=(count_in(tokens, "output") or 0) + thought_tokens,
+        reasoning_tokens=thought_tokens,
     )

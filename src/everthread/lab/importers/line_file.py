@@ -24,24 +24,24 @@ class LineFile:
     def __init__(self, path: Path, source: str) -> None:
         self._path = path
         self._source = source
-        self.bad_lines: set[int] = set()
-        """Numbers of the lines that are not JSON objects; complete after the first pass."""
+        self.bad_line_numbers: set[int] = set()
+        """Numbers of the lines that are not JSON objects, complete after the first pass."""
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, line in self._read_lines():
-            value = _parse_object(line)
-            if value is None:
-                self.bad_lines.add(number)
+        for number, line_bytes in self._read_lines():
+            line_object = _parse_object(line_bytes)
+            if line_object is None:
+                self.bad_line_numbers.add(number)
             else:
-                yield number, value
+                yield number, line_object
 
     @property
     def first_object(self) -> dict[str, Any]:
         """Return the file's first object; raise `StopIteration` if there is none."""
-        return next(value for _, value in self)
+        return next(line_object for _, line_object in self)
 
     def begins_with_objects(self) -> bool:
-        """Return whether the first of at least two lines is a JSON object, as in every log."""
+        """Return whether the file has at least two lines and the first is a JSON object, as in every log."""
         lines = self._read_lines()
         first_line = next(lines, None)
         return (
@@ -55,9 +55,9 @@ class LineFile:
         with self._open_bytes() as file:
             try:
                 for number, line in enumerate(file, 1):
-                    text = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
-                    if not text.isspace():
-                        yield number, text
+                    content = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+                    if not content.isspace():
+                        yield number, content
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise TranscriptError(f"{self._source}: cannot be unpacked: {error}") from error
 

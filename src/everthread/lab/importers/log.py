@@ -42,7 +42,7 @@ class ClientCompaction:
     summary: str | None
     """The summary in the log; None if it cannot be read, for example because it is encrypted."""
     restored: str = ""
-    """The rest of the new context: preserved messages, files, the prompt that continued the session."""
+    """The rest of the new context: preserved messages, files and the prompt that continued the session."""
     timestamp: float | None = None
     trigger: str = ""
     """`auto` or `manual`, if the log states it."""
@@ -66,8 +66,8 @@ class Log:
     tools: list[dict[str, Any]] = field(default_factory=list)
     model: str = ""
     warnings: list[str] = field(default_factory=list)
-    """Lines that could not be read, by number, and counts of those left out."""
-    session: str = ""
+    """Which lines could not be read, by number, and how many were left out."""
+    session_id: str = ""
     """The session's id in the program that wrote it."""
     title: str = ""
     window: int | None = None
@@ -90,7 +90,7 @@ class LogStream:
 
 
 def without_reasoning(messages: Iterable[Message]) -> list[Message]:
-    """Return the messages without reasoning and native values: only the model that reasoned can use them."""
+    """Return the messages without reasoning and native values, which only the model that reasoned can use."""
     dropped_keys = ("reasoning_content", "_native")
     return [
         cast(

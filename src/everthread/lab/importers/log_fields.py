@@ -27,9 +27,9 @@ _MIN_MILLISECONDS = 1e11
 """Larger numbers are milliseconds: as seconds this is the year 5138."""
 
 
-def text_in(value: Mapping[str, Any], key: str) -> str:
+def text_in(fields: Mapping[str, Any], key: str) -> str:
     """Return a text field of a log; empty if it is not a text."""
-    text = value.get(key)
+    text = fields.get(key)
     return text if isinstance(text, str) else ""
 
 
@@ -39,13 +39,13 @@ def object_in(value: Any, key: str) -> Mapping[str, Any]:
     return inner if isinstance(inner, dict) else {}
 
 
-def dollars_in(value: Mapping[str, Any], key: str) -> float | None:
-    dollars = value.get(key)
+def dollars_in(fields: Mapping[str, Any], key: str) -> float | None:
+    dollars = fields.get(key)
     return float(dollars) if isinstance(dollars, int | float) and dollars > 0 else None
 
 
 def usage_in(
-    value: Mapping[str, Any],
+    fields: Mapping[str, Any],
     prompt_key: str,
     output_key: str,
     *,
@@ -55,8 +55,8 @@ def usage_in(
     """Read the token counts under these keys of an object. A value that is not a count is read as 0."""
 
     def read_count(key: str) -> int:
-        number = value.get(key)
-        return number if isinstance(number, int) and number > 0 else 0
+        count = fields.get(key)
+        return count if isinstance(count, int) and count > 0 else 0
 
     return CanonicalUsage(
         input_tokens=read_count(prompt_key),
@@ -66,19 +66,19 @@ def usage_in(
     )
 
 
-def texts_of(parts: Iterable[Mapping[str, Any]], kind: str, key: str = "text") -> str:
+def texts_of(parts: Iterable[Mapping[str, Any]], part_type: str, key: str = "text") -> str:
     """Return the texts of all parts of one type, joined by line breaks."""
     return "\n".join(
-        part[key] for part in parts if part.get("type") == kind and isinstance(part.get(key), str)
+        part[key]
+        for part in parts
+        if part.get("type") == part_type and isinstance(part.get(key), str)
     )
 
 
-def count_in(value: Mapping[str, Any], key: str) -> int | None:
+def count_in(fields: Mapping[str, Any], key: str) -> int | None:
     """Return a count that a log states; None if it is not a positive whole number."""
-    number = value.get(key)
-    return (
-        number if isinstance(number, int) and number > 0 and not isinstance(number, bool) else None
-    )
+    count = fields.get(key)
+    return count if isinstance(count, int) and count > 0 and not isinstance(count, bool) else None
 
 
 def list_objects(value: Any) -> list[Mapping[str, Any]]:

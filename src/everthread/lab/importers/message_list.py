@@ -30,9 +30,9 @@ def read_message_list(value: Any, source: str) -> Log:
     if isinstance(wire_messages, list):
         codec = anthropic if api == "anthropic" else openai_chat
         entries = []
-        for item in wire_messages:
-            timestamp = _read_time(item)
-            fields = {key: value for key, value in item.items() if key not in _TIME_FIELDS}
+        for wire_message in wire_messages:
+            timestamp = _read_time(wire_message)
+            fields = {key: value for key, value in wire_message.items() if key not in _TIME_FIELDS}
             for message in codec.decode_messages([fields]):
                 entries.append(LoggedMessage(message, timestamp))
         if request.system is not None and api == "openai_chat":
@@ -49,20 +49,22 @@ def read_message_list(value: Any, source: str) -> Log:
     )
 
 
-def _read_time(item: Mapping[str, Any]) -> float | None:
+def _read_time(wire_message: Mapping[str, Any]) -> float | None:
     for key in _TIME_FIELDS:
-        timestamp = parse_time(item.get(key))
+        timestamp = parse_time(wire_message.get(key))
         if timestamp is not None:
             return timestamp
     return None
 
 
-def _add_usage(entries: list[LoggedMessage], usage: list[Mapping[str, Any]]) -> list[LoggedMessage]:
+def _add_usage(
+    entries: list[LoggedMessage], usage_figures: list[Mapping[str, Any]]
+) -> list[LoggedMessage]:
     answer_indexes = [
         index for index, entry in enumerate(entries) if entry.message.get("role") == "assistant"
     ]
     entries = list(entries)
-    for number, figures in enumerate(usage):
+    for number, figures in enumerate(usage_figures):
         answer_index = figures.get("before_message")
         if not isinstance(answer_index, int):
             if number >= len(answer_indexes):
@@ -84,10 +86,10 @@ def _read_usage(figures: Mapping[str, Any]) -> CanonicalUsage:
     """Read a usage by our own field names if the entry has them, else by the field names of any provider."""
     if not ({"input", "prompt"} & figures.keys()):
         return normalize_usage(figures)
-    prompt = "input" if figures.get("input") else "prompt"
+    prompt_key = "input" if figures.get("input") else "prompt"
     return usage_in(
         figures,
-        prompt,
+        prompt_key,
         "output",
         cache_read_key="cache_read",
         cache_write_key="cache_write",

@@ -1,6 +1,6 @@
-"""opencode's sessions: an output of `opencode export ID`, or a session of its database.
+"""opencode's sessions: the output of `opencode export ID`, or a session in its database.
 
-An export is `{info, messages: [{info, parts}]}`. The database has the same in the tables `session`, `message` and
+An export is `{info, messages: [{info, parts}]}`. The database holds the same in its tables `session`, `message` and
 `part`. A tool's call and its result are one part.
 """
 
@@ -25,6 +25,7 @@ from everthread.lab.importers.log import (
     find_first_model,
 )
 from everthread.lab.importers.log_fields import (
+    count_in,
     dollars_in,
     list_objects,
     make_answer,
@@ -45,31 +46,31 @@ def is_export(value: Any) -> bool:
     )
 
 
-def read(value: Mapping[str, Any], source: str) -> Log:
+def read(export: Mapping[str, Any], source: str) -> Log:
     """Read an export."""
     messages: list[LoggedMessage] = []
     compactions: list[ClientCompaction] = []
-    skipped = 0
-    for entry in value["messages"]:
+    skipped_count = 0
+    for entry in export["messages"]:
         info = entry.get("info")
         parts = entry.get("parts")
         if not isinstance(info, Mapping) or not isinstance(parts, list):
-            skipped += 1
+            skipped_count += 1
             continue
         readable_parts = list_objects(parts)
         if info.get("summary") is True:
             compactions.append(_read_compaction(info, readable_parts, len(messages)))
         else:
             messages += _read_message(info, readable_parts)
-    info = value["info"]
-    warning = f"{count_noun(skipped, 'message')} left out: not readable"
+    info = export["info"]
+    warning = f"{count_noun(skipped_count, 'message')} left out: not readable"
     return Log(
         source,
         "opencode",
         messages,
         model=find_first_model(messages),
-        warnings=[warning] if skipped else [],
-        session=str(info.get("id", "")),
+        warnings=[warning] if skipped_count else [],
+        session_id=str(info.get("id", "")),
         title=text_in(info, "title"),
         compactions=compactions,
     )
@@ -84,9 +85,9 @@ def _read_compaction(
 
 def split_address(address: str) -> tuple[Path, str] | None:
     """Return the database and the session's id in `FILE#ses_…`; None if the address is a plain file."""
-    file, _, session = address.rpartition("#")
+    file, _, session_id = address.rpartition("#")
     path = Path(file).expanduser()
-    return (path, session) if session.startswith("ses_") and path.is_file() else None
+    return (path, session_id) if session_id.startswith("ses_") and path.is_file() else None
 
 
 def list_sessions(database: Path) -> list[str]:
@@ -98,41 +99,42 @@ def list_sessions(database: Path) -> list[str]:
     return [row["id"] for row in rows]
 
 
-def load_from_database(database: Path, session: str) -> dict[str, Any]:
+def load_from_database(database: Path, session_id: str) -> dict[str, Any]:
     """Load a session of the database in the format of an export."""
-    rows = _run_query(database, "SELECT id, title FROM session WHERE id = ?", session)
+    rows = _run_query(database, "SELECT id, title FROM session WHERE id = ?", session_id)
     if not rows:
-        raise TranscriptError(f"has no session {session}")
-    parts: dict[str, list[Any]] = {}
+        raise TranscriptError(f"has no session {session_id}")
+    parts_by_message_id: dict[str, list[Any]] = {}
     for row in _run_query(
         database,
         "SELECT message_id, data FROM part WHERE session_id = ? ORDER BY id",
-        session,
+        session_id,
     ):
-        parts.setdefault(row["message_id"], []).append(json.loads(row["data"]))
+        parts_by_message_id.setdefault(row["message_id"], []).append(json.loads(row["data"]))
     messages = _run_query(
         database,
         "SELECT id, data FROM message WHERE session_id = ? ORDER BY time_created, id",
-        session,
+        session_id,
     )
     return {
-        "info": {"id": session, "title": rows[0]["title"]},
+        "info": {"id": session_id, "title": rows[0]["title"]},
         "messages": [
-            {"info": json.loads(row["data"]), "parts": parts.get(row["id"], [])} for row in messages
+            {"info": json.loads(row["data"]), "parts": parts_by_message_id.get(row["id"], [])}
+            for row in messages
         ],
     }
 
 
-def _run_query(database: Path, sql: str, *values: str) -> list[sqlite3.Row]:
-    """Return rows of the database, to which another process may be writing."""
+def _run_query(database: Path, sql: str, *parameters: str) -> list[sqlite3.Row]:
+    """Query the database read-only, because opencode may be writing to it."""
     try:
         with closing(
             sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
         ) as connection:
             connection.row_factory = sqlite3.Row
-            return connection.execute(sql, values).fetchall()
+            return connection.execute(sql, parameters).fetchall()
     except sqlite3.Error as error:
-        raise TranscriptError(f"is not a database that is known of opencode: {error}") from error
+        raise TranscriptError(f"is not a known database of opencode: {error}") from error
 
 
 def _read_message(info: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[LoggedMessage]:
@@ -165,14 +167,14 @@ def _read_step(
 ) -> list[LoggedMessage]:
     """Return the answer of a step and the results of its tools."""
     text = texts_of(parts, "text")
-    tools = [
+    tool_parts = [
         part for part in parts if part.get("type") == "tool" and isinstance(part.get("callID"), str)
     ]
-    if not text and not tools:
+    if not text and not tool_parts:
         return []
     calls = []
     results: list[LoggedMessage] = []
-    for part in tools:
+    for part in tool_parts:
         state = object_in(part, "state")
         name = str(part.get("tool", ""))
         calls.append((part["callID"], name, state.get("input")))
@@ -205,9 +207,7 @@ def _read_usage(step_end: Mapping[str, Any]) -> CanonicalUsage | None:
         return None
     cache = object_in(tokens, "cache")
     counts = {**tokens, "read": cache.get("read"), "write": cache.get("write")}
-    thought_tokens = usage_in(
-        counts, "", "reasoning", cache_read_key="", cache_write_key=""
-    ).output_tokens
+    thought_tokens = count_in(tokens, "reasoning") or 0
     usage = usage_in(counts, "input", "output", cache_read_key="read", cache_write_key="write")
     return replace(
         usage,

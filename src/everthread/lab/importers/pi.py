@@ -1,9 +1,9 @@
 """pi's session files: `~/.pi/agent/sessions/--<path>--/<time>_<id>.jsonl`.
 
-The first line describes the session, the others are a tree by `id` and `parentId`; the branch that ends with the last
-line counts. From version 1.0 on, messages with the role `system` state the system prompt in named sections and the
-tools, and `context_edit` removes or replaces an earlier message. Compactions of the client keep the messages from
-`firstKeptEntryId` on.
+The first line describes the session. The others form a tree by `id` and `parentId`, in which the branch that ends with
+the last line is the current one. From version 1.0 on, messages with the role `system` state the system prompt in named
+sections and the tools, and `context_edit` removes or replaces an earlier message. Compactions of the client keep the
+messages from `firstKeptEntryId` on.
 """
 
 from __future__ import annotations
@@ -46,103 +46,102 @@ class PiReader(ClientLogReader):
 
     kind: ClassVar[str] = "pi"
 
-    branch: set[str] | None = None
-    """Ids of the lines of the branch that counts; None if the file has no branches."""
-    message_indexes: dict[str, int] = field(default_factory=dict)
+    branch_ids: set[str] | None = None
+    """Ids of the lines of the current branch; None if the file has no branches."""
+    message_index_by_line_id: dict[str, int] = field(default_factory=dict)
     """Index of the message of each line, by the line's id."""
-    sections: dict[str, str] = field(default_factory=dict)
-    """The system prompt by section; text outside of sections has the empty name."""
+    text_by_section: dict[str, str] = field(default_factory=dict)
+    """The system prompt: the text of each section by its name, and text outside of sections under the empty name."""
     tools_by_name: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @staticmethod
-    def is_line(value: Mapping[str, Any]) -> bool:
-        if value.get("type") == "session":
-            return isinstance(value.get("cwd"), str) and "thread" not in value
+    def is_own_line(line: Mapping[str, Any]) -> bool:
+        if line.get("type") == "session":
+            return isinstance(line.get("cwd"), str) and "thread" not in line
         return (
-            value.get("type") == "message"
-            and text_in(object_in(value, "message"), "role") in _ROLES
+            line.get("type") == "message" and text_in(object_in(line, "message"), "role") in _ROLES
         )
 
     def read(self, lines: NumberedLines, source: str) -> Log:
-        self.branch = _find_last_branch([value for _, value in lines])
+        self.branch_ids = _find_last_branch([line for _, line in lines])
         return super().read(lines, source)
 
-    def read_line(self, value: dict[str, Any]) -> None:
-        if value.get("type") == "session":
-            self.session = text_in(value, "id")
-        elif self.branch is not None and text_in(value, "id") not in self.branch:
-            self.left_out["branches that were given up"] += 1
+    def read_line(self, line: dict[str, Any]) -> None:
+        if line.get("type") == "session":
+            self.session_id = text_in(line, "id")
+        elif self.branch_ids is not None and text_in(line, "id") not in self.branch_ids:
+            self.skipped_line_counts["branches that were given up"] += 1
         else:
-            self._read_branch_line(value)
+            self._read_branch_line(line)
 
     def finish(self) -> None:
-        self.system = "\n\n".join(self.sections.values()) or None
+        self.system = "\n\n".join(self.text_by_section.values()) or None
         self.tools = [_make_tool_definition(tool) for tool in self.tools_by_name.values()]
 
-    def _read_branch_line(self, value: Mapping[str, Any]) -> None:
-        kind = value.get("type")
+    def _read_branch_line(self, line: Mapping[str, Any]) -> None:
+        kind = line.get("type")
         if kind == "compaction":
-            self._add_compaction(value)
+            self._add_compaction(line)
         elif kind == "session_info":
-            self.title = text_in(value, "name") or self.title
+            self.title = text_in(line, "name") or self.title
         elif kind == "custom_message":
-            self._add_message(value, _read_injected_message(value.get("content")))
+            self._add_message(line, _read_injected_message(line.get("content")))
         elif kind == "branch_summary":
-            self._add_message(value, make_injected_message(text_in(value, "summary")))
+            self._add_message(line, make_injected_message(text_in(line, "summary")))
         elif kind == "context_edit":
-            self._edit_message(value)
-        elif self.is_line(value):
-            record = object_in(value, "message")
+            self._edit_message(line)
+        elif self.is_own_line(line):
+            record = object_in(line, "message")
             if record.get("role") == "system":
                 self._read_system(record)
                 return
-            entry = _read_message(value)
+            entry = _read_message(line)
             if entry is None:
-                self.bad_lines.append(self.line_number)
+                self.bad_line_numbers.append(self.line_number)
             elif entry.message.get("content") is not None or entry.message.get("tool_calls"):
-                self.message_indexes[text_in(value, "id")] = len(self.messages)
+                self.message_index_by_line_id[text_in(line, "id")] = len(self.messages)
                 self.messages.append(entry)
 
-    def _add_message(self, value: Mapping[str, Any], message: Message | None) -> None:
+    def _add_message(self, line: Mapping[str, Any], message: Message | None) -> None:
         if message is not None:
-            self.message_indexes[text_in(value, "id")] = len(self.messages)
-            self.messages.append(LoggedMessage(message, parse_time(value.get("timestamp"))))
+            self.message_index_by_line_id[text_in(line, "id")] = len(self.messages)
+            self.messages.append(LoggedMessage(message, parse_time(line.get("timestamp"))))
 
-    def _add_compaction(self, value: Mapping[str, Any]) -> None:
-        first_kept_index = self.message_indexes.get(
-            text_in(value, "firstKeptEntryId"), len(self.messages)
+    def _add_compaction(self, line: Mapping[str, Any]) -> None:
+        first_kept_index = self.message_index_by_line_id.get(
+            text_in(line, "firstKeptEntryId"), len(self.messages)
         )
         self.compactions.append(
             ClientCompaction(
                 len(self.messages),
-                text_in(value, "summary") or None,
+                text_in(line, "summary") or None,
                 "\n".join(
                     _join_text_and_calls(entry.message)
                     for entry in self.messages[first_kept_index:]
                 ),
-                timestamp=parse_time(value.get("timestamp")),
-                tokens_before=count_in(value, "tokensBefore"),
+                timestamp=parse_time(line.get("timestamp")),
+                tokens_before=count_in(line, "tokensBefore"),
             )
         )
 
-    def _edit_message(self, value: Mapping[str, Any]) -> None:
-        """Change the content of an earlier message. To remove it would separate calls from their results."""
-        index = self.message_indexes.get(text_in(value, "targetId"))
+    def _edit_message(self, line: Mapping[str, Any]) -> None:
+        """Replace the content of an earlier message. A removed one is emptied, so that no call lacks its result."""
+        index = self.message_index_by_line_id.get(text_in(line, "targetId"))
         if index is None:
             return
-        text = _read_text(value.get("replacement"))
+        text = _read_text(line.get("replacement"))
         entry = self.messages[index]
         self.messages[index] = replace(entry, message={**entry.message, "content": text})
 
     def _read_system(self, record: Mapping[str, Any]) -> None:
         content = _read_text(record.get("content"))
         if content:
-            self.sections[""] = content
+            self.text_by_section[""] = content
         for name, text in object_in(record, "sections").items():
             if isinstance(text, str):
-                self.sections[name] = text
+                self.text_by_section[name] = text
             else:
-                self.sections.pop(name, None)
+                self.text_by_section.pop(name, None)
         for tool in list_objects(record.get("toolsAdded")):
             self.tools_by_name[text_in(tool, "name")] = dict(tool)
         for tool in list_objects(record.get("toolsRemoved")):
@@ -154,31 +153,33 @@ def _make_tool_definition(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _find_last_branch(values: list[dict[str, Any]]) -> set[str] | None:
+def _find_last_branch(lines: list[dict[str, Any]]) -> set[str] | None:
     """Return the ids from the last line back to the first; None in a file without a tree (version 1).
 
     A parent whose line is damaged is replaced by the line before its child.
     """
-    parents: dict[str, Any] = {}
+    parent_by_id: dict[str, Any] = {}
     previous_id: str | None = None
-    known_ids = {text_in(value, "id") for value in values}
-    for value in values:
-        line_id = text_in(value, "id")
+    known_ids = {text_in(line, "id") for line in lines}
+    for line in lines:
+        line_id = text_in(line, "id")
         if not line_id:
             continue
-        parent = value.get("parentId")
-        is_known = not parent or (isinstance(parent, str) and parent in known_ids)
-        parents[line_id] = parent if is_known else previous_id
+        parent_id = line.get("parentId")
+        is_known = not parent_id or (isinstance(parent_id, str) and parent_id in known_ids)
+        parent_by_id[line_id] = parent_id if is_known else previous_id
         previous_id = line_id
-    tree_ids = [text_in(value, "id") for value in values if "parentId" in value]
+    tree_ids = [text_in(line, "id") for line in lines if "parentId" in line]
     current_id: Any = next(filter(None, reversed(tree_ids)), None)
     if current_id is None:
         return None
-    branch: set[str] = set()
-    while isinstance(current_id, str) and current_id in parents and current_id not in branch:
-        branch.add(current_id)
-        current_id = parents[current_id]
-    return branch
+    branch_ids: set[str] = set()
+    while (
+        isinstance(current_id, str) and current_id in parent_by_id and current_id not in branch_ids
+    ):
+        branch_ids.add(current_id)
+        current_id = parent_by_id[current_id]
+    return branch_ids
 
 
 def _read_text(content: Any) -> str:
@@ -195,9 +196,9 @@ def _read_injected_message(content: Any) -> Message | None:
     return make_injected_message(text) if text else None
 
 
-def _read_message(value: Mapping[str, Any]) -> LoggedMessage | None:
-    record = value["message"]
-    timestamp = parse_time(value.get("timestamp")) or parse_time(record.get("timestamp"))
+def _read_message(line: Mapping[str, Any]) -> LoggedMessage | None:
+    record = line["message"]
+    timestamp = parse_time(line.get("timestamp")) or parse_time(record.get("timestamp"))
     role = record["role"]
     if role == "bashExecution":
         return LoggedMessage(_read_command(record), timestamp)
@@ -212,17 +213,17 @@ def _read_message(value: Mapping[str, Any]) -> LoggedMessage | None:
     if role == "user":
         return LoggedMessage({"role": "user", "content": text}, timestamp)
     if role == "toolResult":
-        call = record.get("toolCallId")
+        call_id = record.get("toolCallId")
         name = text_in(record, "toolName")
-        if not isinstance(call, str):
+        if not isinstance(call_id, str):
             return None
-        result: Message = {"role": "tool", "tool_call_id": call, "content": text}
+        result: Message = {"role": "tool", "tool_call_id": call_id, "content": text}
         return LoggedMessage({**result, "name": name} if name else result, timestamp)
     return _read_answer(record, timestamp)
 
 
 def _read_command(record: Mapping[str, Any]) -> Message:
-    """Return a command that the user ran as a message, without content if the command is hidden from the model."""
+    """Return a message about a command that the user ran, without content if the command is hidden from the model."""
     if record.get("excludeFromContext") is True:
         return {"role": "user"}
     return make_injected_message(f"Ran `{text_in(record, 'command')}`\n{text_in(record, 'output')}")

@@ -80,17 +80,17 @@ def parse_lines(lines: LineFile, source: str) -> Log:
         raise TranscriptError(
             reason if reason.startswith(source) else f"{source}: {reason}"
         ) from error
-    return _warn_of_bad_lines(log, lines.bad_lines)
+    return _warn_of_bad_lines(log, lines.bad_line_numbers)
 
 
 def stream_log(lines: LineFile, source: str) -> LogStream:
-    """Return the conversation in a file of lines, to be read while it is stored."""
+    """Return the conversation in a file of lines, so that it can be stored while it is read."""
     first_object = lines.first_object
     if first_object.get("type") == EXPORT_TYPE or _find_reader(lines) is not ClaudeCodeReader:
         log = parse_lines(lines, source)
         return LogStream(log, log.entries)
     stream = ClaudeCodeReader().stream(lines, source)
-    stream.log.warnings.extend(_describe_bad_lines(lines.bad_lines))
+    stream.log.warnings.extend(_describe_bad_lines(lines.bad_line_numbers))
     return stream
 
 
@@ -157,7 +157,7 @@ def _parse_log(text: str, source: str) -> Log:
     if opencode.is_export(value):
         return opencode.read(value, source)
     if isinstance(value, dict) and (
-        GeminiCliReader.is_line(value) or not ({"messages", "input"} & value.keys())
+        GeminiCliReader.is_own_line(value) or not ({"messages", "input"} & value.keys())
     ):
         return _read_lines([(1, value)], source)  # a log of one line
     return read_message_list(value, source)
@@ -176,7 +176,7 @@ def load_json(text: str) -> tuple[Any, ValueError | None]:
 
 
 def load_lines(text: str) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each line with its JSON value, or with the error if it has none."""
+    """Yield the number of each line with its JSON value, or with the error if it is not JSON."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
@@ -198,32 +198,32 @@ CLIENT_READERS: Sequence[type[ClientLogReader]] = (
 def _find_reader(lines: NumberedLines) -> type[ClientLogReader] | None:
     """Return the reader for the client that wrote the lines; None if no known client did."""
     candidates: set[type[ClientLogReader]] = set()
-    for _, value in lines:
-        candidates.update(reader for reader in CLIENT_READERS if reader.is_line(value))
+    for _, line in lines:
+        candidates.update(reader for reader in CLIENT_READERS if reader.is_own_line(line))
         if CLIENT_READERS[0] in candidates:
             break
     return next((reader for reader in CLIENT_READERS if reader in candidates), None)
 
 
 def _read_lines(objects: NumberedLines, source: str) -> Log:
-    first_object = next(value for _, value in objects)
+    first_object = next(line for _, line in objects)
     if first_object.get("type") == EXPORT_TYPE:
-        return _read_export([value for _, value in objects], source)
+        return _read_export([line for _, line in objects], source)
     reader = _find_reader(objects)
     if reader is not None:
         return reader().read(objects, source)
-    values = [value for _, value in objects]
+    line_objects = [line for _, line in objects]
     lines_without_role = [
-        number for number, value in objects if not isinstance(value.get("role"), str)
+        number for number, line in objects if not isinstance(line.get("role"), str)
     ]
-    if len(lines_without_role) == len(values):
-        keys = ", ".join(map(str, values[0])) or "none"
+    if len(lines_without_role) == len(line_objects):
+        keys = ", ".join(map(str, line_objects[0])) or "none"
         raise TranscriptError(
             f"holds no conversation: no line has a role; the keys of the first are: {keys}. "
             f"Supported: {SUPPORTED_FORMATS_TEXT}"
         )
     log = read_message_list(
-        [value for value in values if isinstance(value.get("role"), str)], source
+        [line for line in line_objects if isinstance(line.get("role"), str)], source
     )
     if lines_without_role:
         numbers = format_line_numbers(lines_without_role)
@@ -231,33 +231,35 @@ def _read_lines(objects: NumberedLines, source: str) -> Log:
     return log
 
 
-def _read_export(values: list[dict[str, Any]], source: str) -> Log:
+def _read_export(lines: list[dict[str, Any]], source: str) -> Log:
     """Read the first thread of an export: every original message, without summaries."""
-    end = next(
-        (index for index, value in enumerate(values[1:], 1) if value.get("type") == EXPORT_TYPE),
-        len(values),
+    thread_end = next(
+        (index for index, line in enumerate(lines[1:], 1) if line.get("type") == EXPORT_TYPE),
+        len(lines),
     )
-    thread_values = values[:end]
+    thread_lines = lines[:thread_end]
     entries = [
-        LoggedMessage(value["body"], parse_time(value.get("created")))
-        for value in thread_values
-        if value.get("type") == "message"
-        and value.get("kind") == "message"
-        and isinstance(value.get("body"), dict)
+        LoggedMessage(line["body"], parse_time(line.get("created")))
+        for line in thread_lines
+        if line.get("type") == "message"
+        and line.get("kind") == "message"
+        and isinstance(line.get("body"), dict)
     ]
-    first_session = next((value for value in thread_values if value.get("type") == "session"), {})
-    other_threads = sum(value.get("type") == EXPORT_TYPE for value in values) - 1
+    session_line = next((line for line in thread_lines if line.get("type") == "session"), {})
+    other_thread_count = sum(line.get("type") == EXPORT_TYPE for line in lines) - 1
     warnings = (
-        [f"{other_threads:,} further threads of the export left out"] if other_threads else []
+        [f"{other_thread_count:,} further threads of the export left out"]
+        if other_thread_count
+        else []
     )
-    system = first_session.get("system")
+    system = session_line.get("system")
     return Log(
         source,
         EXPORT_TYPE,
         entries,
         system=system if isinstance(system, str | list) else None,
-        model=str(first_session.get("model") or ""),
+        model=str(session_line.get("model") or ""),
         warnings=warnings,
-        session=str(values[0].get("thread") or ""),
-        title=str(first_session.get("title") or ""),
+        session_id=str(lines[0].get("thread") or ""),
+        title=str(session_line.get("title") or ""),
     )

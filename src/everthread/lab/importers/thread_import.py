@@ -28,8 +28,8 @@ MAX_TITLE_CHARS = 80
 
 
 def make_thread_id(log: Log) -> str:
-    """Return the id of an imported thread: the same conversation always has the same id."""
-    name = log.session or log.source
+    """Return the id of an imported thread, always the same for the same conversation."""
+    name = log.session_id or log.source
     return hashlib.sha256(f"{log.kind}\0{name}".encode()).hexdigest()[:32]
 
 
@@ -43,45 +43,45 @@ async def import_stream(
 ) -> tuple[str, int]:
     """Store and index a conversation as it is read; return its thread's id and the number of new messages."""
     log = stream.log
-    thread = make_thread_id(log)
+    thread_id = make_thread_id(log)
     batches = _split_batches(stream.entries)
     first_batch = next(batches, [])
     times = [entry.timestamp for entry in first_batch if entry.timestamp is not None]
     new_session = NewSession(
-        id=thread,
+        id=thread_id,
         platform=log.kind,
         title=log.title or _make_title(first_batch),
         model=log.model,
         system=log.system,
         started=min(times, default=None),
         client=log.kind,
-        client_session=log.session,
+        client_session=log.session_id,
         tenant=tenant or DEFAULT_TENANT,
     )
     await store.create_session(new_session)
-    messages_before = (await store.session(thread)).message_count
+    message_count_before = (await store.session(thread_id)).message_count
     timestamp: float | None = None
     numbers = itertools.count()
     for batch in itertools.chain([first_batch], batches):
         messages: list[NewMessage] = []
         usage: list[NewUsage] = []
-        # A new one for each batch: a counter keeps the messages that it has counted.
+        # A new counter for each batch, because a counter keeps the messages that it has counted.
         counter = TokenCounter(log.model or None)
         for entry in batch:
             timestamp = entry.timestamp or timestamp
-            event = f"{thread}:{next(numbers)}"
+            event_id = f"{thread_id}:{next(numbers)}"
             tokens = counter.message(entry.message)
             messages.append(
-                NewMessage(entry.message, event=event, tokens=tokens, created=timestamp)
+                NewMessage(entry.message, event=event_id, tokens=tokens, created=timestamp)
             )
             if entry.usage is not None:
-                new_usage = NewUsage(thread, entry.model or log.model, entry.usage)
+                new_usage = NewUsage(thread_id, entry.model or log.model, entry.usage)
                 cost = None if entry.cost is None else Decimal(str(entry.cost))
-                usage.append(replace(new_usage, cost=cost, event=event, created=timestamp))
-        await store.append(thread, messages)
+                usage.append(replace(new_usage, cost=cost, event=event_id, created=timestamp))
+        await store.append(thread_id, messages)
         await asyncio.gather(*map(store.usage.record_usage, usage))
         await store.index_appended()
-    return thread, (await store.session(thread)).message_count - messages_before
+    return thread_id, (await store.session(thread_id)).message_count - message_count_before
 
 
 IMPORT_BATCH_MESSAGES = 400
