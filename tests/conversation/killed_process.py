@@ -22,9 +22,9 @@ from everthread.conversation.setup import Setup
 from everthread.core.tokens import TokenCounter
 from everthread.core.types import ModelReply
 from everthread.factory import open_store
+from everthread.store.access import StoreTopic
 from everthread.store.records import NewSession
 from everthread.store.store import Store
-from everthread.store.store_access import StoreTopic
 from everthread.testing import ScriptedModel
 from everthread.thread.options import SessionOptions
 from everthread.thread.route import Route

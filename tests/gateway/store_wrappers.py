@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any
 
 from everthread.errors import StoreError
+from everthread.store.access import StoreTopic
 from everthread.store.rewrite_records import ThreadLink
-from everthread.store.store_access import StoreTopic
 
 Links = list[ThreadLink | None]
 

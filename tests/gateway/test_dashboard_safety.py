@@ -18,7 +18,7 @@ from everthread.config import parse_config
 from everthread.errors import ConfigError
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.access.key_creation import issue_key
-from everthread.gateway.dashboard.text import clean
+from everthread.gateway.dashboard.page_text import clean
 from everthread.gateway.router import Upstream
 from everthread.store.records import NewMessage, NewSession
 from tests.chat_messages import calls_message, function_call

@@ -278,6 +278,12 @@ def test_drops_a_tool_search_with_a_rewritten_result() -> None:
     assert encode(assistant, result) == [MESSAGE, search, found]
 
 
+def test_encodes_a_result_whose_call_id_is_not_a_string() -> None:
+    broken_result: Any = {"role": "tool", "tool_call_id": ["c"], "content": "found"}
+    [item] = encode(broken_result)
+    assert item["output"] == "found"
+
+
 def test_keeps_tools_in_the_input_verbatim() -> None:
     added = {
         "type": "additional_tools",

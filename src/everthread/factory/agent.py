@@ -78,25 +78,15 @@ async def open_agent(
             listener=link.on_event,
             get_window=link.find_window,
         )
-        route = await open_route(
+        conversation = await _open_conversation(
+            builder,
+            link,
             ModelSpec(model, window=window, api=api, fallback=fallback),
-            settings,
-            on_event=link.on_model_event,
+            config=settings,
+            summarizer=summarizer,
             resources=resources,
-        )
-        link.window = route.window
-        setup = await make_setup(
-            opened_store, route, config=settings, summarizer=summarizer, resources=resources
-        )
-        setup = replace(
-            setup,
-            system=builder.prompt,
-            listener=link.on_event,
-            before_compaction=builder.before_compaction,
-        )
-        tool_schemas = [tool.schema for tool in builder.tools]
-        conversation = await Conversation.open(
-            setup, resume=resume, new=session, tools=tool_schemas
+            resume=resume,
+            session=session,
         )
         link.agent = _make_agent(
             builder,
@@ -107,6 +97,33 @@ async def open_agent(
             resources=resources,
         )
     return link.agent
+
+
+async def _open_conversation(
+    builder: AgentBuilder,
+    link: _AgentLink,
+    model: ModelSpec,
+    *,
+    config: Config,
+    summarizer: str | Summarizer,
+    resources: AsyncExitStack,
+    resume: str | None,
+    session: NewSession | None,
+) -> Conversation:
+    """Open the conversation of the agent that is being built."""
+    route = await open_route(model, config, on_event=link.on_model_event, resources=resources)
+    link.window = route.window
+    setup = await make_setup(
+        builder.store, route, config=config, summarizer=summarizer, resources=resources
+    )
+    setup = replace(
+        setup,
+        system=builder.prompt,
+        listener=link.on_event,
+        before_compaction=builder.before_compaction,
+    )
+    tool_schemas = [tool.schema for tool in builder.tools]
+    return await Conversation.open(setup, resume=resume, new=session, tools=tool_schemas)
 
 
 class _AgentLink:

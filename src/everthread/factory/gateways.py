@@ -103,21 +103,12 @@ async def open_gateway(
         authenticator = authenticator or await _open_authenticator(
             options.auth, store, options.host, stack
         )
-        limits = options.limits.model_dump()
-        limits["max_answer_gap_seconds"] = limits.pop("answer_seconds")
-        parts = _GatewayParts(
+        parts = _make_parts(
             settings,
             store,
             upstreams,
             stack=stack,
             worker_count=worker.worker_count if worker else 1,
-            limits=GatewayLimits(**limits),
-            sites=SitePolicy(
-                options.allowed_origins,
-                (options.host, *options.allowed_hosts),
-                has_keys=options.auth == "keys",
-            ),
-            store_watch=make_store_watch(store),
         )
         manager, proxy = await _open_proxy(parts)
         pages = None
@@ -144,6 +135,33 @@ async def open_gateway(
         if app.pages is not None:
             app.pages.base_url = gateway.url
         yield gateway
+
+
+def _make_parts(
+    settings: Config,
+    store: Store,
+    upstreams: Sequence[Upstream],
+    *,
+    stack: AsyncExitStack,
+    worker_count: int,
+) -> _GatewayParts:
+    options = settings.gateway
+    limits = options.limits.model_dump()
+    limits["max_answer_gap_seconds"] = limits.pop("answer_seconds")
+    return _GatewayParts(
+        settings,
+        store,
+        upstreams,
+        stack=stack,
+        worker_count=worker_count,
+        limits=GatewayLimits(**limits),
+        sites=SitePolicy(
+            options.allowed_origins,
+            (options.host, *options.allowed_hosts),
+            has_keys=options.auth == "keys",
+        ),
+        store_watch=make_store_watch(store),
+    )
 
 
 def _warm_up(manager: ProxyManager, stack: AsyncExitStack) -> None:
@@ -222,7 +240,7 @@ def _override_gateway(config: Config, **overrides: Any) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class _GatewayParts:
-    """What a gateway is built from. `stack` closes its parts."""
+    """The values from which a gateway is built. `stack` closes its parts."""
 
     config: Config
     store: Store

@@ -19,7 +19,7 @@ from everthread.errors import EverthreadError
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """What the supervisor gives to a worker process, apart from the configuration."""
+    """The values that the supervisor gives to a worker process, apart from the configuration."""
 
     listener: socket.socket
     """The listening socket, which all workers share."""

@@ -12,6 +12,7 @@ from typing import Any, Concatenate
 from everthread.core.search.query import read_question
 from everthread.core.search.search_results import Neighbour
 from everthread.core.types import Node, System
+from everthread.store.access import P, StoreAccess, T
 from everthread.store.database import Database, Tx
 from everthread.store.records import (
     CompactionRecord,
@@ -48,7 +49,6 @@ from everthread.store.sql import (
     thread_rows,
 )
 from everthread.store.sql.export_lines import ExportLine
-from everthread.store.store_access import P, StoreAccess, T
 from everthread.store.topics.api_key_store import ApiKeyStore
 from everthread.store.topics.client_history_store import ClientHistoryStore
 from everthread.store.topics.lease_store import LeaseStore

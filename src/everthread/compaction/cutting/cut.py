@@ -72,7 +72,10 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Head `[0, head_end)`, middle `[head_end, tail_start)` and tail `[tail_start, …)`, and what is kept of them."""
+    """The positions of head, middle and tail, and the messages that are kept.
+
+    The head is `[0, head_end)`, the middle `[head_end, tail_start)`, the tail `[tail_start, …)`.
+    """
 
     head_end: int
     tail_start: int

@@ -144,7 +144,7 @@ class Pruner:
         later_call_id = None if removed_count else self._find_later_call(index, result_number, text)
         write_line: Callable[..., str | None]
         if is_lookup_tool(call.name if call else result.tool_name) and not is_persisted(text):
-            write_line = partial(shorten_answer, text)
+            write_line = partial(_shorten_answer_to, text)
         elif later_call_id is not None:
             action = find_action(call, name=result.tool_name) or Action("tool")
             write_line = partial(
@@ -229,6 +229,11 @@ def _append_errors(text: str, call_with_output: CallWithOutput) -> str:
     return (
         text if len(text) <= 3 * LONG_TEXT_CHARS else _fit_line(text, call_with_output.describe, "")
     )
+
+
+def _shorten_answer_to(answer: str, *, limit: int) -> str:
+    """Return the start of an answer's first line in at most `limit` characters."""
+    return clip(shorten_answer(answer), limit)
 
 
 def _fit_line(text: str, write_line: Callable[..., str | None], suffix: str) -> str:

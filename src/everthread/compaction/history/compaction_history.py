@@ -36,7 +36,7 @@ from everthread.core.turns import (
 from everthread.core.user_words import find_typed_words
 
 
-class ToolOutput(NamedTuple):
+class OutputText(NamedTuple):
     """The text of a tool's result."""
 
     text: str
@@ -55,7 +55,7 @@ class MessageFacts:
         """The message without an earlier summary in it, or None if it is nothing but a summary."""
         self.calls: Sequence[ToolCall] = calls_of(message) if role == "assistant" else ()
         self.results: Sequence[ToolResult] = results_of(message)
-        self.outputs: Sequence[ToolOutput] = (
+        self.outputs: Sequence[OutputText] = (
             _list_outputs(message, self.results) if self.results else ()
         )
         """The text of each result."""
@@ -75,17 +75,17 @@ class MessageFacts:
         return CallWithOutput(call, output.text, name=tool_name, failed=output.is_marked_failed)
 
 
-def _list_outputs(message: Message, results: Sequence[ToolResult]) -> list[ToolOutput]:
+def _list_outputs(message: Message, results: Sequence[ToolResult]) -> list[OutputText]:
     """Return the text of each result, and whether it is marked as that of a failed call."""
     content: Any = message.get("content")
     if message.get("role") == "tool":
         is_error = message.get("is_error") is True
-        return [ToolOutput(result.text, is_error) for result in results]
+        return [OutputText(result.text, is_error) for result in results]
     failed_flags = (
         part.get("is_error") is True for part in content if kind_of(part) in RESULT_BLOCK_KINDS
     )
     return [
-        ToolOutput(result.text, failed)
+        OutputText(result.text, failed)
         for result, failed in zip(results, failed_flags, strict=True)
     ]
 

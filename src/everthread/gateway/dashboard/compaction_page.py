@@ -12,9 +12,9 @@ from everthread.core.text import count_noun
 from everthread.gateway.dashboard.context_window import draw_side_bar
 from everthread.gateway.dashboard.login import Viewer
 from everthread.gateway.dashboard.message_page import MessageRow, make_message_row
+from everthread.gateway.dashboard.page_text import clean, message_text, one_line_excerpt
 from everthread.gateway.dashboard.savings import PriceTable
 from everthread.gateway.dashboard.summary_lines import split_summary
-from everthread.gateway.dashboard.text import clean, message_text, one_line_excerpt
 from everthread.gateway.dashboard.thread_reader import NotFoundError, ThreadReader
 from everthread.store.records import CompactionRecord, NewCompaction, StoredMessage
 from everthread.store.store import Store

@@ -11,7 +11,7 @@ from typing import Any
 from everthread.core.messages import content_text
 from everthread.core.text import count_noun
 from everthread.gateway.dashboard.charts import Segment, draw_bar
-from everthread.gateway.dashboard.text import message_text
+from everthread.gateway.dashboard.page_text import message_text
 from everthread.store.records import StoredMessage
 from everthread.store.usage_records import UsageRecord
 

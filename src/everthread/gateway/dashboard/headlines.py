@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from everthread.core.costs.prices import format_dollars
 from everthread.core.text import count_noun
+from everthread.gateway.dashboard.page_text import format_share, format_short
 from everthread.gateway.dashboard.savings import CostComparison
-from everthread.gateway.dashboard.text import format_share, format_short
 from everthread.store.usage_records import Insights, ThreadFigures
 
 MIN_DOLLARS = 0.005

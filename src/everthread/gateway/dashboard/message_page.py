@@ -9,7 +9,7 @@ from typing import Any
 from everthread.core.messages import Message, calls_of, results_of, text_of
 from everthread.core.turns import is_user_message
 from everthread.gateway.dashboard.context_window import estimate_tokens, find_user_words
-from everthread.gateway.dashboard.text import excerpt, message_text, one_line_excerpt
+from everthread.gateway.dashboard.page_text import excerpt, message_text, one_line_excerpt
 from everthread.store.records import StoredMessage
 
 VISIBILITY_LABELS = {

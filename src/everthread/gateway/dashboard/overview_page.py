@@ -22,8 +22,8 @@ from everthread.gateway.dashboard.charts import (
 from everthread.gateway.dashboard.compaction_page import make_compaction_items
 from everthread.gateway.dashboard.headlines import MIN_DOLLARS, describe_period
 from everthread.gateway.dashboard.login import Viewer
+from everthread.gateway.dashboard.page_text import format_money
 from everthread.gateway.dashboard.savings import CostComparison
-from everthread.gateway.dashboard.text import format_money
 from everthread.gateway.dashboard.thread_costs import ThreadCosts
 from everthread.gateway.dashboard.thread_list import translate_client_name
 from everthread.store.usage_records import UsageRow

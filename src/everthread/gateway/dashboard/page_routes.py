@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from everthread.errors import EverthreadError, InputError
-from everthread.gateway.dashboard import text
+from everthread.gateway.dashboard import page_text
 from everthread.gateway.dashboard.compaction_page import load_compaction_page
 from everthread.gateway.dashboard.live_updates import LiveUpdates
 from everthread.gateway.dashboard.login import DashboardLogin, Viewer
@@ -183,7 +183,7 @@ class Dashboard:
                 )
             except EverthreadError as error:
                 _LOG.warning("%s %s", failure_text, error)
-                return self._show_error(503, failure_text, text.clean(str(error)), viewer)
+                return self._show_error(503, failure_text, page_text.clean(str(error)), viewer)
 
         return answer
 
@@ -209,7 +209,9 @@ class Dashboard:
             try:
                 return await change(request, viewer, form)
             except InputError as error:
-                return self._show_error(409, "This cannot be done.", text.clean(str(error)), viewer)
+                return self._show_error(
+                    409, "This cannot be done.", page_text.clean(str(error)), viewer
+                )
 
         return self._for_viewer(answer_form, "This could not be done now.")
 
@@ -273,7 +275,7 @@ class Dashboard:
                 "threads.html",
                 viewer,
                 items=items,
-                query=text.clean(query),
+                query=page_text.clean(query),
                 page=1,
                 more=False,
             )
@@ -317,7 +319,7 @@ class Dashboard:
                 _LOG.warning("a page could not be shown: %s", error)
                 problem = {
                     "title": "This page cannot be shown now.",
-                    "message": text.clean(str(error)),
+                    "message": page_text.clean(str(error)),
                 }
                 html = self._render("error.html", viewer, **problem)
             yield html[len(_take_page_start(html)) :]
@@ -419,7 +421,7 @@ class Dashboard:
             message = await self._threads.load_message(
                 viewer, thread, _parse_number(form["message"], 0, 2**62)
             )
-            pin_text = text.message_text(message.body)
+            pin_text = page_text.message_text(message.body)
         await add_pin(self._store, thread, pin_text)
         return _redirect_to_thread(thread, "pinned", "state")
 

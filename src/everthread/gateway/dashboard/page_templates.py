@@ -14,7 +14,7 @@ from jinja2 import Environment
 from everthread._version import __version__
 from everthread.core.costs.prices import format_dollars
 from everthread.core.text import count_noun
-from everthread.gateway.dashboard import text
+from everthread.gateway.dashboard import page_text
 from everthread.gateway.dashboard.charts import (
     Segment,
     draw_bar,
@@ -56,16 +56,16 @@ def make_page_environment(static: Mapping[str, StaticFile]) -> Environment:
     pages.filters |= {
         "comma": "{:,}".format,
         "count_noun": count_noun,
-        "short": text.format_short,
+        "short": page_text.format_short,
         "dollars": format_dollars,
-        "money": text.format_money,
+        "money": page_text.format_money,
         "pieces": split_markup,
-        "part": text.format_share,
-        "moment": text.format_time,
-        "iso": lambda seconds: text.format_time(seconds, "%Y-%m-%dT%H:%M:%S+00:00"),
-        "ago": lambda then: text.format_age(then, time.time()),
-        "span": text.format_duration,
-        "line": text.one_line_excerpt,
-        "clean": text.clean,
+        "part": page_text.format_share,
+        "moment": page_text.format_time,
+        "iso": lambda seconds: page_text.format_time(seconds, "%Y-%m-%dT%H:%M:%S+00:00"),
+        "ago": lambda then: page_text.format_age(then, time.time()),
+        "span": page_text.format_duration,
+        "line": page_text.one_line_excerpt,
+        "clean": page_text.clean,
     }
     return pages

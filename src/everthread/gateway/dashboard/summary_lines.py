@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everthread.core.secrets.redaction import redact
-from everthread.gateway.dashboard.text import clean
+from everthread.gateway.dashboard.page_text import clean
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from everthread.errors import UnknownIdError
 from everthread.gateway.dashboard.context_window import WindowSize
 from everthread.gateway.dashboard.headlines import describe_difference
 from everthread.gateway.dashboard.login import Viewer
+from everthread.gateway.dashboard.page_text import highlight, one_line_excerpt
 from everthread.gateway.dashboard.savings import CostComparison
-from everthread.gateway.dashboard.text import highlight, one_line_excerpt
 from everthread.gateway.dashboard.thread_costs import ThreadCosts
 from everthread.gateway.dashboard.thread_reader import ThreadReader
 from everthread.store.records import Session, ThreadRow

@@ -27,7 +27,7 @@ from everthread.gateway.dashboard.message_page import (
     make_context_view,
     make_message_row,
 )
-from everthread.gateway.dashboard.text import clean, one_line_excerpt
+from everthread.gateway.dashboard.page_text import clean, one_line_excerpt
 from everthread.gateway.dashboard.thread_list import (
     THREADS_PER_PAGE,
     ThreadEntry,

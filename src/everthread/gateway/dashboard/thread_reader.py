@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everthread.errors import UnknownIdError
 from everthread.gateway.dashboard.login import Viewer
-from everthread.gateway.dashboard.text import one_line_excerpt
+from everthread.gateway.dashboard.page_text import one_line_excerpt
 from everthread.store.records import StoredMessage, ThreadRow
 from everthread.store.store import Store
 from everthread.thread.lookup.thread_title import load_title

@@ -19,7 +19,7 @@ from everthread.gateway.dashboard.charts import (
     pick_points,
 )
 from everthread.gateway.dashboard.login import Viewer
-from everthread.gateway.dashboard.text import clean
+from everthread.gateway.dashboard.page_text import clean
 from everthread.gateway.dashboard.thread_costs import ThreadCosts
 from everthread.gateway.dashboard.thread_reader import ThreadReader
 from everthread.store.records import ThreadRow

@@ -15,7 +15,7 @@ from everthread.core.types import ModelRequest, System
 from everthread.lab.provider.cache import CacheUse
 from everthread.lab.replay import result
 from everthread.lab.replay.cache_lifetime import caches_by_marks
-from everthread.lab.replay.call_recorder import CallRecorder, price_call
+from everthread.lab.replay.call_recorder import ReplayRecorder, price_call
 from everthread.lab.replay.replay_inputs import ReplayInputs
 from everthread.lab.replay.result import StrategyResult
 from everthread.lab.replay.simulated_cache import ReplayCaches
@@ -74,7 +74,7 @@ def _play_history(
     inputs: ReplayInputs, name: str, label: str
 ) -> tuple[StrategyResult, list[Message]]:
     """Send the whole history with every request, or the end of it that fits, until a prompt exceeds the window."""
-    call_recorder = CallRecorder(inputs.ttl, inputs.started_at)
+    call_recorder = ReplayRecorder(inputs.ttl, inputs.started_at)
     clock = SteppedClock(0.0)
     marker = CacheMarker(inputs.ttl)
     caches = ReplayCaches(clock, inputs.recording)

@@ -20,7 +20,7 @@ from everthread.lab.replay.result import PlayedCall
 
 
 @dataclass(slots=True)
-class CallRecorder:
+class ReplayRecorder:
     """Records the calls of one strategy."""
 
     ttl: str

@@ -23,7 +23,7 @@ from everthread.lab.provider.prompt_blocks import Prompt
 from everthread.lab.provider.served_models import PROTOCOLS
 from everthread.lab.replay import result
 from everthread.lab.replay.cache_lifetime import caches_by_marks
-from everthread.lab.replay.call_recorder import CallRecorder
+from everthread.lab.replay.call_recorder import ReplayRecorder
 from everthread.lab.replay.replay_inputs import ReplayInputs
 from everthread.lab.replay.result import PlayedCompaction
 from everthread.lab.replay.simulated_cache import ReplayCaches
@@ -99,7 +99,7 @@ class ConversationPlayer:
         self._engine = engine
         self._compact = compact
         self._clock = SteppedClock(0.0)
-        self.call_recorder = CallRecorder(inputs.ttl, inputs.started_at)
+        self.call_recorder = ReplayRecorder(inputs.ttl, inputs.started_at)
         self.compactions: list[PlayedCompaction] = []
         self.notes: dict[str, str] = {}
         """Notes by their text without figures. Of notes that differ only in figures, the last is kept."""

@@ -27,8 +27,8 @@ from everthread.gateway.dashboard.charts import (
     make_cache_lines,
 )
 from everthread.gateway.dashboard.headlines import Figure
+from everthread.gateway.dashboard.page_text import clean, format_share, one_line_excerpt
 from everthread.gateway.dashboard.summary_lines import split_summary
-from everthread.gateway.dashboard.text import clean, format_share, one_line_excerpt
 from everthread.lab.replay.result import (
     FactCounts,
     FactLocation,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 
+from everthread.store.access import StoreTopic
 from everthread.store.key_records import KeyUse, NewKey, StoredKey
 from everthread.store.sql import api_keys
-from everthread.store.store_access import StoreTopic
 
 
 class ApiKeyStore(StoreTopic):

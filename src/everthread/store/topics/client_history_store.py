@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from everthread.store.access import StoreTopic
 from everthread.store.database import Tx
 from everthread.store.rewrite_records import (
     ConversationEnd,
@@ -23,7 +24,6 @@ from everthread.store.sql import (
     side_calls,
     stored_messages,
 )
-from everthread.store.store_access import StoreTopic
 from everthread.store.usage_records import NewUsage
 
 MAX_PREPARED_BY_WRITER = 32

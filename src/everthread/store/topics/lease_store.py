@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from everthread.store.access import StoreTopic
 from everthread.store.records import Lease
 from everthread.store.sql import leases
-from everthread.store.store_access import StoreTopic
 
 
 class LeaseStore(StoreTopic):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from everthread.core.recent_dict import RecentDict
 from everthread.core.utc_days import DAY_SECONDS
+from everthread.store.access import StoreAccess, StoreTopic
 from everthread.store.records import LearntLimits, LimitKey, LimitKind, ModelLimit
 from everthread.store.sql import learnt_limits
-from everthread.store.store_access import StoreAccess, StoreTopic
 
 MAX_REMEMBERED_PROMPTS = 10_000
 """Maximum number of keys and days whose largest prompt is remembered, so that only a larger one is written."""

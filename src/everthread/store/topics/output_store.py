@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from everthread.store.access import StoreTopic
 from everthread.store.records import DEFAULT_TENANT, StoredOutput
 from everthread.store.sql import stored_outputs
-from everthread.store.store_access import StoreTopic
 
 
 class OutputStore(StoreTopic):

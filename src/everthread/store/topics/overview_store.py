@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from everthread.store.access import StoreTopic
 from everthread.store.records import CompactionRecord, StoredMessage, ThreadRow
 from everthread.store.sql import overview, thread_rows
-from everthread.store.store_access import StoreTopic
 from everthread.store.usage_records import MessageSize, ThreadFigures, UsageRow
 
 

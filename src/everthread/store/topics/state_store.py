@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from everthread.core.types import Node
+from everthread.store.access import StoreTopic
 from everthread.store.records import Pin
 from everthread.store.sql import session_state
-from everthread.store.store_access import StoreTopic
 
 
 class StateStore(StoreTopic):

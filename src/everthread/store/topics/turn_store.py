@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from everthread.store.access import StoreTopic
 from everthread.store.records import Lease
 from everthread.store.sql import turn_queue
-from everthread.store.store_access import StoreTopic
 from everthread.store.turn_records import NewQueuedTurn, QueuedTurn, TurnClaim, TurnState
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from everthread.store.access import StoreTopic
 from everthread.store.sql import accounts
-from everthread.store.store_access import StoreTopic
 from everthread.store.usage_records import Insights, NewUsage, UsageRecord
 
 

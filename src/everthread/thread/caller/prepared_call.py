@@ -37,7 +37,7 @@ class MessageEdit:
 class PreparedCall:
     """One call of a managed thread, and the prompt to send for it.
 
-    What was opened stays the same. `CallerPrompt` chooses the rewrite and learns limits, and
+    The opened values stay the same. `CallerPrompt` chooses the rewrite and learns limits, and
     `CallerThreads.remember_prompt` sets the estimate and the largest output of the prompt that is about to be sent.
     """
 

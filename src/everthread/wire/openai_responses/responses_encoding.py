@@ -52,7 +52,7 @@ def encode_messages(messages: Messages, *, model: str | None = None) -> list[Res
     call_kind_by_id: dict[str, Any] = {}
     for message in messages:
         value = native_value(message, API)
-        if value is None and message.get("tool_call_id") in dropped_search_ids:
+        if value is None and as_text(message.get("tool_call_id")) in dropped_search_ids:
             continue
         if isinstance(value, list):
             new_items = _encode_assistant_items(

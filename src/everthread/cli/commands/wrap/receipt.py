@@ -121,7 +121,7 @@ def format_receipt(
 ) -> str:
     """Return the summary of a run: its calls, its compactions and its cost."""
     from everthread.gateway.dashboard.headlines import describe_difference
-    from everthread.gateway.dashboard.text import format_money
+    from everthread.gateway.dashboard.page_text import format_money
 
     if not total.calls:
         return f"Everthread: {name} made no call through it.\nLook: everthread doctor."
