@@ -173,7 +173,7 @@ class Conversation:
     @property
     def tools(self) -> list[dict[str, Any]]:
         """The offered tools: the given tools that are not left out, the engine's own, and `find_tools`."""
-        return list(self._state.tools)
+        return list(self._state.toolbox.schemas)
 
     @property
     def toolbox(self) -> Toolbox:
