@@ -112,7 +112,7 @@ def _print_report(report: dict[str, Any], max_rows: int | None) -> None:
 
 
 def _group_problems(problems: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Return a row for each message and rule: how often, and the first case."""
+    """Return a row for each message and broken rule, with the number of cases and the text of the first."""
     texts_by_case: dict[tuple[int, str], list[str]] = {}
     for problem in problems:
         key = problem["index"], problem["rule"]

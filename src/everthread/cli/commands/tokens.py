@@ -85,7 +85,7 @@ def count_tokens(conversation: ConversationFile, counter: TokenCounter) -> dict[
 def _split_by_tool(
     message: Message, tokens: int, tool_name_by_call_id: dict[str, str]
 ) -> dict[str, int]:
-    """Split a message's tokens among its tools, by the length of each call or result."""
+    """Split a message's tokens among its tools by the length of each call or result."""
     lengths = [(call.name, len(call.arguments) + 1) for call in calls_of(message)]
     lengths += [
         (result.tool_name or tool_name_by_call_id.get(result.call_id, "?"), len(result.text) + 1)

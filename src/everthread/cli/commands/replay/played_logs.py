@@ -1,4 +1,4 @@
-"""Replay logs, each with its verdict and, if asked for, with idle compaction."""
+"""Replay logs, with a verdict on each and, on request, also with idle compaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlayedLog:
-    """The replay of a log, its verdict, and the replay with idle compaction if that was asked for."""
+    """The replay of a log, its verdict, and on request the replay with idle compaction."""
 
     replay: Replay
     verdict: list[str]
@@ -32,7 +32,7 @@ class PlayedLog:
 def play_logs(
     logs: Sequence[Log], options: SessionOptions, *, with_idle: bool, **arguments: Any
 ) -> list[PlayedLog]:
-    """Replay each log, with idle compaction too if `with_idle` is set. `arguments` are those of `lab.replay.replay`."""
+    """Replay each log, also with idle compaction if `with_idle` is set. Pass the `arguments` to `lab.replay.replay`."""
     from everthread.lab.replay import replay as play
 
     idle_options = replace(options, compact_when_idle=True)

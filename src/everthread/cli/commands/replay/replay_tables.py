@@ -1,4 +1,4 @@
-"""Print replays: ways, compactions, cache misses and facts kept."""
+"""Print the strategies, compactions, cache misses and kept facts of replays."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _make_strategy_row(replay: Replay, strategy: StrategyResult) -> tuple[object
 
 
 def _format_saving(replay: Replay, strategy: StrategyResult, saved_share: float) -> str:
-    """Format the saving. If one of the two strategies ended early, add the number of calls that were compared."""
+    """Format the saving. If one of the two strategies ended early, add how many calls were compared."""
     shared_count = replay.count_shared_calls(strategy)
     covers_all_calls = shared_count == len(strategy.calls) == len(replay.everthread.calls)
     return (

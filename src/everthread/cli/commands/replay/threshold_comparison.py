@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def parse_thresholds(text: str) -> list[float]:
-    """Read shares of the window in per cent: `15,25,30`."""
+    """Parse shares of the window from per cent, such as `15,25,30`."""
     try:
         shares = sorted({float(percent) / 100 for percent in text.split(",")})
     except ValueError:
@@ -55,10 +55,10 @@ def compare_thresholds(
     as_json: bool,
     **arguments: Any,
 ) -> None:
-    """Print a table with a row for each threshold: cost, size of the context, facts kept.
+    """Print a table with the cost, the size of the context and the facts kept for each threshold.
 
-    `economics_values`: whether to weigh a compaction in dollars or do it at the threshold; unpriced models use only the
-    threshold.
+    `economics_values` say whether to weigh a compaction in dollars or to do it at the threshold. Models without a price
+    use only the threshold.
     """
     replays_by_trial = _replay_at_thresholds(
         logs, shares, economics_values, options=options, **arguments
@@ -104,7 +104,7 @@ def _replay_at_thresholds(
     options: SessionOptions,
     **arguments: Any,
 ) -> dict[tuple[float, bool], list[Replay]]:
-    """Replay the same conversations at each threshold, fixed and weighed."""
+    """Replay the same conversations at each threshold, both fixed and weighed."""
     from everthread.lab.replay import replay as play
 
     replays_by_trial: dict[tuple[float, bool], list[Replay]] = {}

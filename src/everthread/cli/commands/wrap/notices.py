@@ -46,7 +46,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 async def describe_managed_run(config: Config, store: Store, started_at: float) -> str:
-    """Replay the largest thread of the run as if it had been managed; describe the result."""
+    """Replay the largest thread of the run as if it had been managed, and describe the result."""
     rows = [row for row in await store.list_threads() if row.last_active >= started_at]
     largest_row = max(rows, key=lambda row: row.message_count, default=None)
     if largest_row is None or largest_row.message_count < 2:
