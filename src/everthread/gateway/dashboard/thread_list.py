@@ -70,7 +70,7 @@ class ThreadEntry:
     snippets: Sequence[Snippet]
     """Matches of a search."""
     branches: Sequence[ThreadEntry] = ()
-    parent: str = ""
+    parent_id: str = ""
     """The id of the parent thread, for a branch whose parent is not listed on the page."""
 
     @property
@@ -128,7 +128,7 @@ class ThreadList:
             replace(
                 entry_by_thread_id[root_id],
                 branches=branches_by_root_id.get(root_id, ()),
-                parent=parent_id_by_branch_id.get(root_id, ""),
+                parent_id=parent_id_by_branch_id.get(root_id, ""),
             )
             for root_id in root_ids
         ]
