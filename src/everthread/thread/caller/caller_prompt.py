@@ -20,9 +20,8 @@ from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import PromptSizer
 from everthread.thread.caller.recall_rounds import RecallRoundsStore
-from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
+from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker, RewriteTask
 from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
-from everthread.thread.caller.rewrite_task import RewriteTask
 from everthread.thread.engines.engine_jobs import EngineSetup
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
