@@ -7,7 +7,6 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.core.caching.claude_cache_marks import find_cache_route
-from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -24,7 +23,6 @@ from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker, R
 from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
 from everthread.thread.engines.engine_jobs import EngineSetup
 from everthread.thread.engines.summary_wait import SummaryWait
-from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.model_limits import LearntWindow, ModelLimits
 from everthread.thread.policy.call_prices import CallPrices
@@ -56,10 +54,12 @@ class CallerServices:
 class CallerPrompt:
     """The `ManagedPrompt` of one call of a caller."""
 
-    def __init__(self, call: PreparedCall, services: CallerServices) -> None:
+    def __init__(
+        self, call: PreparedCall, services: CallerServices, answer_tokens: int = 0
+    ) -> None:
         self._call = call
         self._services = services
-        self.answer_tokens = 0
+        self._answer_tokens = answer_tokens
         """Tokens of the answer, which the client's next request will hold."""
 
     @property
@@ -76,7 +76,7 @@ class CallerPrompt:
 
     def measure_size(self) -> PromptSize:
         call = self._call
-        tokens = self._count_tokens(call.rewrite) + self.answer_tokens
+        tokens = self._count_tokens(call.rewrite) + self._answer_tokens
         fixed_tokens = round(
             call.settings.tokens * self.learnt_usage.calibration.factor(call.model)
         )
@@ -120,26 +120,6 @@ class CallerPrompt:
             call.rounds.load(
                 pending_rounds or rounds[0] or (), call.caller_history, call.settings.api
             )
-
-    async def find_excerpts(self) -> list[Message]:
-        """Find excerpts about the newest message among the messages that left the context, for this call only."""
-        call = self._call
-        setup = self._services.setup
-        finder = ExcerptFinder(setup.store, setup.options.recall, TokenCounter(call.model))
-        max_tokens = finder.find_max_tokens(self.measure_size())
-        is_complete = not call.has_left_messages and call.match.branch_of is None
-        if not max_tokens or (is_complete and setup.options.recall.scope == "thread"):
-            return []  # most calls end here: their messages need not be stored yet
-        match = await call.recorder.store_request()
-        tip = await setup.store.get_compression_tip(match.thread)
-        visible_thread = VisibleThread(
-            match.tenant,
-            match.thread,
-            session=match.thread,
-            messages=await setup.store.messages(tip),
-            is_complete=is_complete,
-        )
-        return await finder.find(visible_thread, max_tokens, setup.listener)
 
     async def can_compact(self, order: CompactionOrder) -> bool:  # noqa: ARG002 - the worker plans
         return not self._call.caller_history.is_single_text

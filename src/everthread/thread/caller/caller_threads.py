@@ -37,6 +37,7 @@ from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
 from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.events import Notice, RecordFailed
+from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.managed_thread import ManagedThread
 from everthread.thread.matching.pending_links import PendingLinks
@@ -190,7 +191,7 @@ class CallerThreads:
             await prompt.load_rewrite_state()
             if call.is_compaction_undone and not prompt.measure_size().is_full:
                 return PolicyDecision(CompactionTiming.NOT_DUE)
-            thread = self._make_managed_thread(call, prompt)
+            thread = self._make_managed_thread(call)
             return await thread.compact_if_needed(reason=CompactionReason.IN_LOOP)
 
     def _needs_no_compaction(self, call: PreparedCall) -> bool:
@@ -238,13 +239,28 @@ class CallerThreads:
 
     async def find_excerpts(self, call: PreparedCall) -> list[Message]:
         """Find excerpts about the newest message among the messages that left the context, for this call only."""
+        counter = TokenCounter(call.model)
+        finder = ExcerptFinder(self.setup.store, self.setup.options.recall, counter)
         try:
-            excerpts = await CallerPrompt(call, self._services).find_excerpts()
+            max_tokens = finder.find_max_tokens(CallerPrompt(call, self._services).measure_size())
+            is_complete = not call.has_left_messages and call.match.branch_of is None
+            if not max_tokens or (is_complete and self.setup.options.recall.scope == "thread"):
+                return []  # most calls end here: their messages need not be stored yet
+            match = await call.recorder.store_request()
+            tip = await self.setup.store.get_compression_tip(match.thread)
+            visible_thread = VisibleThread(
+                match.tenant,
+                match.thread,
+                session=match.thread,
+                messages=await self.setup.store.messages(tip),
+                is_complete=is_complete,
+            )
+            excerpts = await finder.find(visible_thread, max_tokens, self.setup.listener)
         except EverthreadError as error:  # the call goes without
             text = f"Nothing was recalled for this call: {error}"
             self.setup.listener(Notice(call.thread, text))
             return []
-        call.estimate += TokenCounter(call.model).messages(excerpts)
+        call.estimate += counter.messages(excerpts)
         return excerpts
 
     async def compact_manually(
@@ -299,9 +315,8 @@ class CallerThreads:
                 self._services.recall_rounds.stop_expecting(call.rounds.stored_rounds)
         is_managed = call.settings.is_rewritable and not call.caller_history.is_single_text
         if outcome.is_success and is_managed and not call.is_compaction_undone:
-            prompt = CallerPrompt(call, self._services)
-            prompt.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
-            thread = self._make_managed_thread(call, prompt)
+            answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
+            thread = self._make_managed_thread(call, answer_tokens)
             await thread.prepare_ahead()
             if self.setup.options.compact_when_idle:
                 thread.start_idle_timer()
@@ -400,10 +415,10 @@ class CallerThreads:
         return [*recall_records, call_record]
 
     def _make_managed_thread(
-        self, call: PreparedCall, prompt: CallerPrompt | None = None
+        self, call: PreparedCall, answer_tokens: int = 0
     ) -> ManagedThread[RewriteDraft]:
-        """Return the managed thread of a call. `prompt`: the call's prompt, if it was made already."""
-        prompt = prompt or CallerPrompt(call, self._services)
+        """Return the managed thread of a call. A call that kept it would refer to itself, and stay in memory."""
+        prompt = CallerPrompt(call, self._services, answer_tokens)
         return ManagedThread(prompt, self._policy, self.setup.timer, call.memory.preparation)
 
     def start_worker(self) -> None:
