@@ -64,7 +64,7 @@ class CallerPrompt:
 
     @property
     def session_id(self) -> str:
-        return self._call.match.thread
+        return self._call.match.thread_id
 
     @property
     def model(self) -> str:
@@ -100,7 +100,7 @@ class CallerPrompt:
     async def load_rewrite_state(self) -> None:
         """Find the longest rewrite of the history, the recall rounds after it, and whether a compaction was undone."""
         call = self._call
-        state_keys = [(call.thread, UNDONE_STATE_KEY)]
+        state_keys = [(call.thread_id, UNDONE_STATE_KEY)]
         pending_rounds = None
         if call.match.matched_count:
             source = call.match.source
@@ -267,7 +267,7 @@ class CallerPrompt:
         return RewriteTask(
             call.caller_history,
             call.settings,
-            thread_id=match.thread,
+            thread_id=match.thread_id,
             engine_key=self._services.rewrite_finder.list_engine_keys(call.settings)[0],
             order=order,
             budget=call.compute_budget(self._services.setup.options),
@@ -280,7 +280,7 @@ class CallerPrompt:
 
     def _summarizer_context(self) -> SummarizerContext:
         call = self._call
-        thread = call.match.thread
+        thread_id = call.match.thread_id
         route = Route(
             call.model,
             call.settings.api,
@@ -289,10 +289,10 @@ class CallerPrompt:
         )
 
         def report(kind: str, **details: Any) -> None:
-            self.emit(events.make_engine_event(thread, kind, details))
+            self.emit(events.make_engine_event(thread_id, kind, details))
 
         def note_cancelled(request: ModelRequest) -> None:
-            self._services.accounting.note_cancelled(thread, request, call.settings.charge)
+            self._services.accounting.note_cancelled(thread_id, request, call.settings.charge)
 
         return SummarizerContext(
             route,

@@ -93,24 +93,24 @@ class CallerThreads:
         )
         self._policy = CompactionPolicy(setup.options, setup.wall_clock)
 
-    def hold_thread_while_opening(self, thread: str | None) -> AbstractAsyncContextManager[None]:
+    def hold_thread_while_opening(self, thread_id: str | None) -> AbstractAsyncContextManager[None]:
         """Return a context that makes other calls of a known thread wait while one is read and opened."""
-        memory = None if thread is None else self.memories.find(thread)
+        memory = None if thread_id is None else self.memories.find(thread_id)
         return nullcontext() if memory is None else memory.matching_lock
 
     async def open(
         self,
         caller_history: CallerHistory,
         settings: CallSettings,
-        thread: str = "",
+        thread_id: str = "",
         known_length: int = 0,
     ) -> PreparedCall:
         """Find the thread that a history belongs to, and announce its messages before they are stored.
 
-        `thread`, `known_length`: set if the caller knows that the history continues this thread after
+        `thread_id`, `known_length`: set if the caller knows that the history continues this thread after
         `known_length` messages.
         """
-        match = self._index.match_end(caller_history, thread, known_length)
+        match = self._index.match_end(caller_history, thread_id, known_length)
         match = match or await self._index.find_match(caller_history, settings)
         memory = await self._load_memory(
             match, is_shortened=caller_history.leading_compaction is not None
@@ -152,20 +152,20 @@ class CallerThreads:
 
     async def _load_memory(self, match: ThreadMatch, *, is_shortened: bool) -> ThreadMemory:
         """Return the memory of a thread. `is_shortened`: whether the caller no longer sends the thread's beginning."""
-        memory = self.memories.find(match.thread)
+        memory = self.memories.find(match.thread_id)
         if memory is not None:
             memory.continues_other = memory.continues_other or is_shortened
             return memory
         store = self.setup.store
-        source = match.branch_of[0] if match.branch_of else match.thread
+        source = match.branch_of[0] if match.branch_of else match.thread_id
         state = await store.state.get_state(source, CALLER_STATE) if match.matched_count else None
-        new_memory = self.memories.remember(match.thread, state, is_stored=not match.is_new)
+        new_memory = self.memories.remember(match.thread_id, state, is_stored=not match.is_new)
         new_memory.has_recall_rounds = await self._services.recall_rounds.has_any(match)
         if is_shortened or match.is_new:
             new_memory.continues_other = is_shortened or match.continues_other
         else:
             new_memory.continues_other = await store.client_histories.continues_other_thread(
-                match.thread
+                match.thread_id
             )
         return new_memory
 
@@ -247,18 +247,18 @@ class CallerThreads:
             if not max_tokens or (is_complete and self.setup.options.recall.scope == "thread"):
                 return []  # most calls end here: their messages need not be stored yet
             match = await call.recorder.store_request()
-            tip = await self.setup.store.get_compression_tip(match.thread)
+            tip = await self.setup.store.get_compression_tip(match.thread_id)
             visible_thread = VisibleThread(
                 match.tenant,
-                match.thread,
-                session=match.thread,
+                match.thread_id,
+                session=match.thread_id,
                 messages=await self.setup.store.messages(tip),
                 is_complete=is_complete,
             )
             excerpts = await finder.find(visible_thread, max_tokens, self.setup.listener)
         except EverthreadError as error:  # the call goes without
             text = f"Nothing was recalled for this call: {error}"
-            self.setup.listener(Notice(call.thread, text))
+            self.setup.listener(Notice(call.thread_id, text))
             return []
         call.estimate += counter.messages(excerpts)
         return excerpts
@@ -293,7 +293,7 @@ class CallerThreads:
             if stored_rounds:
                 call.memory.has_recall_rounds = True
                 call.rounds.stored_rounds = stored_rounds
-                self._services.recall_rounds.expect(call.thread, stored_rounds)
+                self._services.recall_rounds.expect(call.thread_id, stored_rounds)
         return answer
 
     async def record(
@@ -362,7 +362,7 @@ class CallerThreads:
             for observed in (*earlier_usage, reported):
                 thread.learn_from_usage(observed, call.settings.request.params)
         usage = [
-            self._services.accounting.price_call(call.thread, call.model, earlier)
+            self._services.accounting.price_call(call.thread_id, call.model, earlier)
             for earlier in earlier_usage
         ]
         if outcome.is_success or outcome.usage is not None:
@@ -377,11 +377,11 @@ class CallerThreads:
             await call.recorder.store_outcome(answer, usage, state)
             for record in usage:
                 self._services.accounting.report(record)
-            if self._services.accounting.has_unrecorded_cancelled(call.thread):
-                await self._services.accounting.record_cancelled(call.thread)
+            if self._services.accounting.has_unrecorded_cancelled(call.thread_id):
+                await self._services.accounting.record_cancelled(call.thread_id)
             if call.rounds.stored_rounds:
                 await self._services.recall_rounds.store_rounds(
-                    call.thread, call.rounds.stored_rounds
+                    call.thread_id, call.rounds.stored_rounds
                 )
         except EverthreadError as error:
             self._report_unrecorded(call, error)
@@ -394,7 +394,7 @@ class CallerThreads:
                 self._report_unrecorded(call, error)
 
     def _report_unrecorded(self, call: PreparedCall, error: EverthreadError) -> None:
-        self.setup.listener(RecordFailed(call.thread, str(error)))
+        self.setup.listener(RecordFailed(call.thread_id, str(error)))
 
     def _price_calls(self, call: PreparedCall, outcome: Outcome) -> list[NewUsage]:
         """Return the usage of recall rounds, then of the caller's call, estimated if the provider reported none."""
@@ -406,11 +406,11 @@ class CallerThreads:
                 CanonicalUsage(), outcome.reply, call.estimate, counter
             )
         recall_records = [
-            self._services.accounting.price_call(call.thread, call.model, round_usage)
+            self._services.accounting.price_call(call.thread_id, call.model, round_usage)
             for round_usage in outcome.recall_usage
         ]
         call_record = self._services.accounting.price_call(
-            call.thread, call.model, usage, is_estimated=estimated
+            call.thread_id, call.model, usage, is_estimated=estimated
         )
         return [*recall_records, call_record]
 

@@ -64,8 +64,8 @@ class PreparedCall:
         return self.recorder.match
 
     @property
-    def thread(self) -> str:
-        return self.recorder.match.thread
+    def thread_id(self) -> str:
+        return self.recorder.match.thread_id
 
     @property
     def model(self) -> str:

@@ -176,7 +176,7 @@ class CallRecorder:
         try:
             await self._store_call(UnstoredOutcome())
         except EverthreadError as error:
-            self._listener(RecordFailed(self.match.thread, str(error)))
+            self._listener(RecordFailed(self.match.thread_id, str(error)))
         return self.match
 
     async def _store_call(self, outcome: UnstoredOutcome) -> None:
@@ -194,7 +194,7 @@ class CallRecorder:
                 self._pending_request.store_now = None
                 is_kept = self.is_stored and not self.match.is_inside
                 self._index.finish_pending(
-                    self._pending_request, self.match.thread if is_kept else None
+                    self._pending_request, self.match.thread_id if is_kept else None
                 )
 
     async def _store_request_steps(self, outcome: UnstoredOutcome) -> None:
@@ -252,7 +252,7 @@ class CallRecorder:
         self._memory.is_stored = True
         if self.match.branch_of is not None:
             parent_id = self.match.branch_of[0]
-            self._listener(Branched(request_end.thread, parent_id, self.match.matched_count))
+            self._listener(Branched(request_end.thread_id, parent_id, self.match.matched_count))
         self.match = request_end
 
     async def _match_again(self) -> None:
@@ -294,7 +294,7 @@ class CallRecorder:
         settings = self.settings
         client = caller_history.client
         session = NewSession(
-            id=match.thread,
+            id=match.thread_id,
             kind="side" if match.side_of else caller_history.kind,
             parent=match.side_of or None,
             tenant=match.tenant,
@@ -322,7 +322,7 @@ class CallRecorder:
     def _make_answer_step(self, answer: PendingAnswer) -> ThreadStep:
         """Return the step that stores the answer."""
         session = NewSession(
-            id=self.match.thread,
+            id=self.match.thread_id,
             tenant=self.match.tenant,
             platform=self.caller_history.client.platform,
         )

@@ -30,7 +30,7 @@ class ThreadMatch:
     """The thread that a history belongs to, and how much of the history is stored."""
 
     client_scope: ClientScope
-    thread: str
+    thread_id: str
     matched_count: int = 0
     """Number of the history's messages that are stored."""
     previous: str = ""
@@ -67,7 +67,7 @@ class ThreadMatch:
     def source(self) -> str:
         """The thread that holds the link that the history continues."""
         branched = self.branch_of[0] if self.branch_of else ""
-        return self.side_of or branched or self.thread
+        return self.side_of or branched or self.thread_id
 
     @property
     def continues_other(self) -> bool:
@@ -80,7 +80,7 @@ class ThreadMatch:
         digest = history.digest(length)
         return ThreadMatch(
             self.client_scope,
-            self.thread,
+            self.thread_id,
             matched_count=length,
             previous=digest,
             expected_end=digest,
@@ -96,7 +96,7 @@ class ThreadMatch:
             digest=history.digest(length),
             previous=self.previous,
             loose_digest=history.loose_digest(length),
-            thread=self.thread,
+            thread=self.thread_id,
             message_count=length,
             last_message_id=None,
             results=history.join_result_hashes(self.matched_count, length),
