@@ -106,8 +106,9 @@ class CallerPrompt:
             source = call.match.source
             pending_rounds = self._services.recall_rounds.find_expected(source)
             state_keys.append((source, recall_rounds.ROUNDS_STATE))
-        call.rewrite, states = await self._services.rewrite_finder.find(call, state_keys)
-        [undone_state, *rounds] = states
+        found = await self._services.rewrite_finder.find(call, state_keys)
+        call.rewrite = found.rewrite
+        [undone_state, *rounds] = found.states
         if call.rewrite is None:
             self.learnt_usage.forget_compaction()  # none was made, or it was undone
         elif rewrite_key(call.rewrite) != call.memory.last_rewrite_key:
@@ -239,7 +240,7 @@ class CallerPrompt:
 
     async def _find_newer_rewrite(self) -> Rewrite | None:
         """Find a longer rewrite that another request or process made in the meantime."""
-        longest, _ = await self._services.rewrite_finder.find(self._call)
+        longest = (await self._services.rewrite_finder.find(self._call)).rewrite
         return longest if longest is not None and self._covers_more(longest) else None
 
     def _covers_more(self, rewrite: Rewrite) -> bool:
