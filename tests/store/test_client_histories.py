@@ -284,7 +284,7 @@ async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None
         elif step < 0.3 and rewrites:
             removed = rewrites.pop(chance.randrange(len(rewrites)))
             delete = "DELETE FROM rewrites"
-            undo = "UPDATE rewrites SET digest = 'undone:' || digest, skeleton = ''"
+            undo = "UPDATE rewrites SET digest = 'undone:' || digest, loose_digest = ''"
             with transaction(store) as tx:
                 sql = chance.choice([delete, undo])
                 tx.run(f"{sql} WHERE strength = ?", (removed.strength,))

@@ -172,7 +172,7 @@ def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
     again until the history has grown by a tenth.
     """
     undone = tx.all(
-        "UPDATE rewrites SET digest = ? || digest, skeleton = '' WHERE session_id = ? RETURNING digest",
+        "UPDATE rewrites SET digest = ? || digest, loose_digest = '' WHERE session_id = ? RETURNING digest",
         (f"{UNDONE_PREFIX}{tip.id}:", tip.id),
     )
     if not undone:
