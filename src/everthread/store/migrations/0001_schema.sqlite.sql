@@ -222,7 +222,7 @@ CREATE TABLE links (
 CREATE UNIQUE INDEX links_follows ON links (thread_id, follows);
 CREATE INDEX links_loose_digest ON links (loose_digest, scope, tenant);
 
--- Replacements for the beginnings of conversations. Never changed: the first writer wins.
+-- Replacements for the beginnings of conversations. Never changed: the first writer wins. An undo deletes them.
 CREATE TABLE rewrites (
     tenant TEXT NOT NULL,
     engine TEXT NOT NULL,

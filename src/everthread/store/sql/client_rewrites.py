@@ -1,4 +1,4 @@
-"""Store and find rewrites: compacted beginnings of clients' histories. A rewrite is never changed."""
+"""Store and find rewrites: compacted beginnings of clients' histories. A rewrite is never changed, only deleted."""
 
 from __future__ import annotations
 
