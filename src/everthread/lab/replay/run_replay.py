@@ -43,8 +43,8 @@ from everthread.lab.replay.tracked_facts import collect_facts, locate_facts
 from everthread.thread.options import SessionOptions
 
 EVERTHREAD = "everthread"
-ReportCalls = Callable[[int, int], None]
-"""Called with the number of finished steps and of all steps."""
+ReportSteps = Callable[[int, int], None]
+"""Called with the number of finished steps and the number of all steps."""
 
 
 async def areplay(  # noqa: PLR0913 - the options of a replay
@@ -61,10 +61,10 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
     compact: CompactBefore = (),
     with_baselines: bool = True,
     with_facts: bool | None = None,
-    progress: ReportCalls | None = None,
+    progress: ReportSteps | None = None,
     ttl: str | None = None,
 ) -> Replay:
-    """Replay a conversation in simulated time. Summaries are journals; nothing is sent anywhere.
+    """Replay a conversation in simulated time. Summaries are journals, and nothing is sent anywhere.
 
     - `model`, `window`: default to the model of each call in the log, and to its window.
     - `times`: the time of each call, in seconds. Default: the times of the log; calls without a time are assumed
@@ -87,7 +87,7 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
         window=window,
         ttl=ttl or settings.cache_ttl,
         is_ttl_given=ttl is not None,
-        step=_count_steps(progress, len(plan.calls) * (3 if with_baselines else 1)),
+        report_step=_make_step_reporter(progress, len(plan.calls) * (3 if with_baselines else 1)),
     )
     player = ConversationPlayer(
         inputs,
@@ -115,9 +115,9 @@ async def _play_strategies(
 ) -> Replay:
     inputs = player.inputs
     stated_facts = collect_facts(plan.messages) if with_baselines or with_facts else []
-    async with player.play() as played:
-        threshold = played.threshold
-        facts = await locate_facts(stated_facts, played) if with_facts else None
+    async with player.play() as conversation:
+        threshold = conversation.threshold
+        facts = await locate_facts(stated_facts, conversation) if with_facts else None
     calls = player.call_recorder.calls
     strategies = [StrategyResult(EVERTHREAD, "Everthread", calls, player.refused_call, facts)]
     agreement: Agreement | None = None
@@ -143,7 +143,7 @@ async def _play_strategies(
 
 
 def replay(conversation: Log | Sequence[Message], **arguments: Any) -> Replay:
-    """Like `areplay`, from a script or from inside a running event loop."""
+    """Run `areplay` from a script or from inside a running event loop."""
     return run_sync(areplay(conversation, **arguments))
 
 
@@ -151,13 +151,15 @@ def _make_log(messages: Sequence[Message]) -> Log:
     return Log("messages", "core", [LoggedMessage(message) for message in messages])
 
 
-def _count_steps(progress: ReportCalls | None, steps: int) -> Callable[[], None]:
+def _make_step_reporter(progress: ReportSteps | None, step_count: int) -> Callable[[], None]:
     step_numbers = count(1)
-    return lambda: progress(next(step_numbers), steps) if progress is not None else None
+    return lambda: progress(next(step_numbers), step_count) if progress is not None else None
 
 
-def _make_engine_factory(name: str, options: dict[str, Any]) -> Callable[[Services], ContextEngine]:
-    return lambda services: create_engine(name, services, options, home=home_directory())
+def _make_engine_factory(
+    name: str, engine_options: dict[str, Any]
+) -> Callable[[Services], ContextEngine]:
+    return lambda services: create_engine(name, services, engine_options, home=home_directory())
 
 
 def _sum_recorded_cost(inputs: ReplayInputs) -> float | None:

@@ -20,9 +20,8 @@ from everthread.thread.caller.caller_setup import CallerSetup
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.caller.prompt_sizes import PromptSizer
 from everthread.thread.caller.recall_rounds import RecallRoundsStore
-from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker
+from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker, RewriteTask
 from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
-from everthread.thread.caller.rewrite_task import RewriteTask
 from everthread.thread.engines.engine_jobs import EngineSetup
 from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
@@ -110,10 +109,10 @@ class CallerPrompt:
         call.rewrite, states = await self._services.rewrite_finder.find(call, state_keys)
         [undone_state, *rounds] = states
         if call.rewrite is None:
-            self.learnt_usage.tokens_after_compaction = 0  # none was made, or it was undone
+            self.learnt_usage.forget_compaction()  # none was made, or it was undone
         elif rewrite_key(call.rewrite) != call.memory.last_rewrite_key:
             # Another process made this rewrite: the last failed attempt here says nothing about it.
-            self.learnt_usage.retry_above_tokens = 0
+            self.learnt_usage.forget_failure()
         call.is_compaction_undone = isinstance(
             undone_state, dict
         ) and call.caller_history.size < undone_state.get("until", 0)

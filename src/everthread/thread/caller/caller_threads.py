@@ -215,7 +215,7 @@ class CallerThreads:
         tokens_before = self._services.sizer.count_tokens(call, None)
         tokens_after = self._services.sizer.count_tokens(call, call.rewrite)
         if is_new:
-            learnt_usage.tokens_after_compaction = tokens_after
+            learnt_usage.record_compacted_size(tokens_after)
             unreported_tokens = tokens_after
         else:
             unreported_tokens = learnt_usage.calibration.count_unreported_tokens(

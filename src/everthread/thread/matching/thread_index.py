@@ -32,6 +32,7 @@ from everthread.thread.matching.reminders import ReminderMatcher
 from everthread.thread.matching.replaced_histories import ReplacedHistories
 from everthread.thread.matching.thread_match import (
     ClientScope,
+    StoredSteps,
     ThreadMatch,
     ThreadStep,
     count_opening_messages,
@@ -266,36 +267,43 @@ class ThreadIndex:
     async def store(
         self,
         match: ThreadMatch,
-        steps: Sequence[ThreadStep],
+        request_steps: Sequence[ThreadStep] = (),
+        answer_step: ThreadStep | None = None,
+        *,
         usage: Sequence[NewUsage] = (),
         state: tuple[str, Any] | None = None,
-    ) -> list[ThreadMatch]:
-        """Store consecutive steps, with usage and state, in one transaction.
+    ) -> StoredSteps:
+        """Store consecutive steps of a thread, with usage and state, in one transaction.
 
-        Return the match at the end of each step. It names another thread if another process
-        stored the same messages there. Return fewer matches than steps if another writer
-        extended the thread first; if the list is empty, nothing was stored.
+        Storing ends with the first step that another process has stored, and before the first step that no longer
+        fits, because another writer has extended the thread. If the very first step does not fit, nothing is stored.
         """
+        steps = [*request_steps, *([] if answer_step is None else [answer_step])]
         new_links = []
-        end_matches = []
+        end_match = match
         for step in steps:
-            new_links.append(step.make_new_link(match))
-            match = match.advance_to(step.history)
-            end_matches.append(match)
-        matches = []
+            new_links.append(step.make_new_link(end_match))
+            end_match = end_match.advance_to(step.history)
         links = await self._store.client_histories.extend_thread(
             match.thread, new_links, usage, state
         )
-        next_links = [*links[1:], None]
-        for step, end_match, link, next_link in zip(
-            steps, end_matches, links, next_links, strict=False
-        ):
-            if link is not None:
-                if next_link is None or not self._cache.update_earlier_link(link, next_link.digest):
-                    self._cache.remember(link, step.history)
-                is_same = end_match.thread == link.thread
-                matches.append(end_match if is_same else replace(end_match, thread=link.thread))
-        return matches
+        stored_links = [link for link in links if link is not None]
+        next_digests = [*(link.digest for link in stored_links[1:]), ""]
+        for step, link, next_digest in zip(steps, stored_links, next_digests, strict=False):
+            if not next_digest or not self._cache.update_earlier_link(link, next_digest):
+                self._cache.remember(link, step.history)
+        request_end: ThreadMatch | None = match
+        if len(stored_links) < len(request_steps):
+            request_end = None
+        elif request_steps:
+            thread_id = stored_links[len(request_steps) - 1].thread
+            request_end = replace(match.advance_to(request_steps[-1].history), thread=thread_id)
+        is_answer_stored = answer_step is not None and len(stored_links) == len(steps)
+        return StoredSteps(
+            request_end=request_end,
+            answer_thread_id=stored_links[-1].thread if is_answer_stored else None,
+            has_stored_usage=bool(stored_links) or not steps,
+        )
 
     def forget_links(self, match: ThreadMatch) -> None:
         """Forget remembered links that the store contradicts."""

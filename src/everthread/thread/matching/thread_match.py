@@ -133,6 +133,19 @@ class ThreadStep:
         )
 
 
+class StoredSteps(NamedTuple):
+    """The part of a request and its answer that was stored."""
+
+    request_end: ThreadMatch | None
+    """The match at the end of the request, or None if another writer extended the thread first.
+
+    It names another thread if another process stored the same messages there."""
+    answer_thread_id: str | None
+    """The thread that holds the answer, or None if the answer is not stored."""
+    has_stored_usage: bool
+    """Whether the usage and the state are stored."""
+
+
 def share_tokens(sizes: Sequence[int], messages: Sequence[Message]) -> list[int | None]:
     """Return the tokens of each core message, given the tokens of the client's own messages.
 
