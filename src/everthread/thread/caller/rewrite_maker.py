@@ -1,7 +1,7 @@
 """Make rewrites: the messages that replace the beginning of a client's history.
 
-A rewrite is never changed. A request whose beginning has one uses it; if two are made at the same time, both requests
-use the first. So the next, longer request begins with the same bytes, in every process.
+A rewrite is never changed, only deleted by an undo. A request whose beginning has one uses it; if two are made at the
+same time, both requests use the first. So the next, longer request begins with the same bytes, in every process.
 """
 
 from __future__ import annotations
