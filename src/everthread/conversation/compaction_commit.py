@@ -132,7 +132,7 @@ async def _switch_session(
     await state.move_to_tip()
     state.leave_out_tools(left_out_tools, "a compaction")
     state.compaction_count += 1
-    state.learnt_usage.tokens_after_compaction = state.tokens
+    state.learnt_usage.record_compacted_size(state.tokens)
     state.learnt_usage.record_compaction(compaction.tokens_before, is_automatic=order.is_automatic)
     state.engine.call(ContextEngine.on_compacted, compaction)
     state.report_session_start("compression", old_id)

@@ -220,11 +220,9 @@ class ConversationState:
 
     def use_route(self, route: Route) -> None:
         """Switch to another model, with its window and token counter."""
-        self.learnt_usage.cache_change = f"the model is {route.name} now"
-        self.learnt_usage.pause.unjudged_tokens_before = 0
+        self.learnt_usage.note_model_change(route.name)
         self.model = self._open_model(route)
         self.forget_last_request()
-        self.learnt_usage.calibration.reset()
         self.messages.use_counter(self.model.counter)
         self._fixed_estimate = self._estimate_fixed_tokens()
         self.use_window(route.window)
@@ -268,7 +266,7 @@ class ConversationState:
             return
         self._fit_tools()
         if self.last_request is not None:
-            self.learnt_usage.cache_change = "other tools are offered"
+            self.learnt_usage.note_cache_change("other tools are offered")
         self.emit(
             events.ToolsChanged(
                 self.session.id,
@@ -283,7 +281,7 @@ class ConversationState:
         )
 
     def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        self.learnt_usage.cache_change = "other tools are offered"
+        self.learnt_usage.note_cache_change("other tools are offered")
         self.toolbox.replace_tools(tools)
         self._fit_tools()
 
