@@ -8,7 +8,7 @@ from typing import Any
 from everthread.core.tokens.budget import Budget
 from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.caller_request import CallerHistory, CallSettings
-from everthread.thread.caller.recall_rounds import RESULT_PARTS, CallRounds
+from everthread.thread.caller.recall_rounds import CallRounds
 from everthread.thread.caller.recorder import CallRecorder
 from everthread.thread.caller.replacement_text import (
     match_unchanged,
@@ -21,6 +21,7 @@ from everthread.thread.model_limits import CallLimits
 from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.recovery import RecoveryAttempts
 from everthread.thread.wire_messages import encode_value
+from everthread.wire.codecs import CODECS
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class PreparedCall:
 
     def _add_blocks(self, wire_message: Any, encoded_blocks: str) -> str:
         """Return a message as text, with the results of recall calls before its own content."""
-        name = RESULT_PARTS[self.settings.api]
+        name = CODECS[self.settings.api].request_fields.results_field
         content = ",".join([encoded_blocks, *map(encode_value, wire_message[name])])
         text_without_content = encode_value({**wire_message, name: None})
         return text_without_content.replace(f'"{name}":null', f'"{name}":[{content}]', 1)

@@ -18,10 +18,9 @@ from everthread.thread.caller.caller_request import CallerHistory
 from everthread.thread.matching.history import History
 from everthread.thread.matching.thread_match import ThreadMatch
 from everthread.thread.wire_messages import encode_value
+from everthread.wire.codecs import CODECS
 from everthread.wire.gemini.field_names import get_object_field
 
-RESULT_PARTS: Mapping[Api, str] = {"anthropic": "content", "gemini": "parts"}
-"""The field of a message that holds results, in protocols in which one message holds all of them."""
 MAX_RECALL_ROUNDS = 3
 """Maximum rounds of lookups for one answer. After these the tool is no longer offered."""
 RECALL_TIMEOUT_SECONDS = 90.0
@@ -170,12 +169,13 @@ class CallRounds:
 
 def _can_take_blocks(caller_history: CallerHistory, index: int, api: Api) -> bool:
     """Return whether the message at `index` holds results of the caller's calls, so that others can go before them."""
-    if index >= len(caller_history.wire_messages) or api not in RESULT_PARTS:
+    results_field = CODECS[api].request_fields.results_field
+    if results_field is None or index >= len(caller_history.wire_messages):
         return False
     wire_message = caller_history.wire_messages[index]
     if not isinstance(wire_message, dict) or wire_message.get("role") == "assistant":
         return False
-    parts = wire_message.get(RESULT_PARTS[api])
+    parts = wire_message.get(results_field)
     return isinstance(parts, list) and any(_is_result(part) for part in parts)
 
 

@@ -30,7 +30,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.types import Api
-from everthread.wire.gemini import make_comparable_content
+from everthread.wire.codecs import CODECS
 
 _CLEARED_NOTICE_PATTERN = re.compile(
     r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
@@ -180,11 +180,7 @@ def identify_message(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     )
     if not isinstance(value, dict):
         value = {"role": "", "content": [value]}
-    if api == "openai_responses":
-        value = _normalize_item(value)
-    elif api == "gemini":
-        value = make_comparable_content(value)
-    fields = _identity_fields(value)
+    fields = _identity_fields(CODECS[api].make_comparable_message(value))
     results = _list_result_contents(fields)
     fingerprint = message_fingerprint(fields)
     return MessageIdentity(
@@ -256,27 +252,6 @@ def is_cleared(content: Any) -> bool:
     if not text or (len(text) <= _MAX_PLACEHOLDER_CHARS and _CLEARED_NOTICE_PATTERN.search(text)):
         return True
     return len(text) <= _MAX_PREVIEW_CHARS and _MOVED_NOTICE_PATTERN.search(text) is not None
-
-
-def _normalize_item(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an item of the Responses protocol with its text in the form of the other protocols.
-
-    A message may leave out its type.
-    """
-    content = value.get("content")
-    item = {
-        key: part
-        for key, part in value.items()
-        if key != "status" and (key != "id" or "role" not in value)
-    }
-    if item.get("type") == "message":
-        del item["type"]
-    if isinstance(content, list) and "role" in item:
-        item["content"] = [
-            {**part, "type": "text"} if kind_of(part) in ("input_text", "output_text") else part
-            for part in content
-        ]
-    return item
 
 
 def _list_result_contents(value: dict[str, Any]) -> list[Any]:
