@@ -129,7 +129,7 @@ async def play(path: Path) -> Session:
         window=None,
         ttl=options.cache_ttl,
         is_ttl_given=False,
-        step=lambda: None,
+        report_step=lambda: None,
     )
 
     def make_engine(services: Services) -> ContextEngine:

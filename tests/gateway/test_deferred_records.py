@@ -15,7 +15,8 @@ from everthread.config import parse_config
 from everthread.core.types import Api
 from everthread.factory.gateways import open_gateway
 from everthread.gateway.contracts import THREAD_HEADER
-from everthread.gateway.managed.manager import ForwardedHandler, ProxyManager
+from everthread.gateway.managed.forwarded_handler import ForwardedHandler
+from everthread.gateway.managed.manager import ProxyManager
 from everthread.gateway.router import Upstream
 from everthread.store.rewrite_records import ThreadLink
 from everthread.store.store import Store
@@ -308,7 +309,7 @@ async def test_records_a_call_without_an_answer_at_once(
 async def test_a_slow_answer_does_not_delay_the_record_before_it(
     managers: Managers, eager_client: EagerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everthread.gateway.managed.manager.READ_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr("everthread.gateway.managed.forwarded_handler.READ_DELAY_SECONDS", 0.01)
     await eager_client.ask_all(["First?"])
     eager_client.client.add_user_message("Second, to be thought about?")
     turn = await begin_turn(eager_client.manager, eager_client.client)

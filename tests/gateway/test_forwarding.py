@@ -12,8 +12,8 @@ from everthread.core.types import Api
 from everthread.errors import StoreError
 from everthread.gateway.contracts import THREAD_HEADER
 from everthread.gateway.fail_open import FailOpen
+from everthread.gateway.managed.forwarded_handler import ForwardedHandler
 from everthread.gateway.managed.managed_handler import ManagedHandler
-from everthread.gateway.managed.manager import ForwardedHandler
 from everthread.gateway.monitoring.metrics import Metrics
 from everthread.store.store import Store
 from everthread.thread.events import RecordFailed

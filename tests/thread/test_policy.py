@@ -96,7 +96,7 @@ def test_never_prepares_a_journal_ahead() -> None:
 def cold_state(calls: int) -> LearntUsage:
     """The state of a thread whose cache expired after its last call."""
     state = compacted_state(calls)
-    state.cache_change = "the tools changed"
+    state.note_cache_change("the tools changed")
     return state
 
 

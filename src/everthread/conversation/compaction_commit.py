@@ -12,10 +12,8 @@ from decimal import Decimal
 from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ContextEngine
 from everthread.conversation.cancellation import finish_despite_cancellation
-from everthread.conversation.conversation_state import (
-    LEFT_OUT_TOOLS_KEY,
-    ConversationState,
-)
+from everthread.conversation.conversation_state import ConversationState
+from everthread.conversation.saved_state import LEFT_OUT_TOOLS_KEY
 from everthread.conversation.summary_note import find_note, with_note, without_note
 from everthread.core.messages import Message
 from everthread.core.summary_marks import is_summary, strip_summary_marks
@@ -86,7 +84,7 @@ async def _continue_session(
         session=old_session.id,
     )
     system = _rebuild_system(state, compaction)
-    left_out_tools = state.choose_left_out_tools(system)
+    left_out_tools = state.toolbox.choose(state.make_tool_room(system))
     record = make_compaction_record(compaction, order, cost)
     if left_out_tools:
         figures = {**record.figures, LEFT_OUT_TOOLS_KEY: list(left_out_tools)}
@@ -134,7 +132,7 @@ async def _switch_session(
     await state.move_to_tip()
     state.leave_out_tools(left_out_tools, "a compaction")
     state.compaction_count += 1
-    state.learnt_usage.tokens_after_compaction = state.tokens
+    state.learnt_usage.record_compacted_size(state.tokens)
     state.learnt_usage.record_compaction(compaction.tokens_before, is_automatic=order.is_automatic)
     state.engine.call(ContextEngine.on_compacted, compaction)
     state.report_session_start("compression", old_id)

@@ -173,7 +173,7 @@ class Conversation:
     @property
     def tools(self) -> list[dict[str, Any]]:
         """The offered tools: the given tools that are not left out, the engine's own, and `find_tools`."""
-        return list(self._state.tools)
+        return list(self._state.toolbox.schemas)
 
     @property
     def toolbox(self) -> Toolbox:
@@ -443,9 +443,7 @@ class Conversation:
                 await self._thread.compact_now(CompactionOrder(CompactionReason.BEFORE_INCOMING))
             except EverthreadError as error:
                 state.report_failure(error)
-            state.learnt_usage.retry_above_tokens = min(
-                state.learnt_usage.retry_above_tokens, previous_limit
-            )
+            state.learnt_usage.forget_failure(previous_limit)
 
     async def undo(self) -> Session:
         """Undo the last compaction; messages since then stay."""
@@ -534,7 +532,7 @@ class Conversation:
 
     def _forget_failures(self) -> None:
         """Allow new attempts and reports, after a change of model, an undo or a manual compaction."""
-        self._state.learnt_usage.retry_above_tokens = 0
+        self._state.learnt_usage.forget_failure()
         self._fixed_prompt_watch.reset()
 
     def _shared_setup(self) -> Setup:

@@ -37,7 +37,7 @@ def _make_compaction_input(state: ConversationState, order: CompactionOrder) -> 
         current_tokens=order.find_target_tokens(tokens, state.budget.threshold),
         focus_topic=order.focus,
         system=state.system,
-        tools=state.next_tools,
+        tools=state.toolbox.list_next_schemas(state.make_tool_room(state.system)),
         level=order.level,
         manual=order.is_manual,
         dry_run=order.reason is CompactionReason.PREVIEW,
@@ -121,7 +121,7 @@ class ConversationPrompt:
             new_bodies,
             start,
             system=state.system,
-            tools=state.next_tools,
+            tools=state.toolbox.list_next_schemas(state.make_tool_room(state.system)),
             ids=[message.id for message in state.messages.stored],
         )
         compaction = await run_engine(
@@ -174,7 +174,7 @@ class ConversationPrompt:
             summary="",
             tokens_before=state.tokens,
             tokens_after=state.model.counter.request(
-                smaller_bodies, system=state.system, tools=state.tools
+                smaller_bodies, system=state.system, tools=state.toolbox.schemas
             ),
             kept=tuple(range(len(bodies))),
             author="none",

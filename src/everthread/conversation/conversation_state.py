@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from everthread.compaction.engine import ContextEngine, Services, SessionStartReason
 from everthread.conversation.active_model import ActiveModel
 from everthread.conversation.offered_tools import Toolbox, ToolRoom
+from everthread.conversation.saved_state import (
+    SavedState,
+    load_saved_state,
+    restore_engine,
+    save_state,
+)
 from everthread.conversation.session_archive import SessionArchive
 from everthread.conversation.setup import Setup
 from everthread.conversation.visible_messages import VisibleMessages
 from everthread.core.messages import Message, calls_of
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
-from everthread.core.turns import user_text
 from everthread.core.types import ModelRequest, System
-from everthread.errors import InputError
 from everthread.store.records import LimitKey, NewMessage, NewSession, Session, StoredMessage
 from everthread.thread import events
 from everthread.thread.accounting import Accounting
@@ -31,19 +34,8 @@ from everthread.thread.policy.learnt_usage import LearntUsage
 from everthread.thread.policy.prompt_size import PromptSize
 from everthread.thread.route import Route
 from everthread.thread.thread_setup import SummarizerContext
-from everthread.thread.used_window import (
-    CONVERSATION_STATE,
-    UsedWindow,
-    describe_window,
-)
+from everthread.thread.used_window import UsedWindow, describe_window
 from everthread.wire.anthropic.anthropic_history import EncodedHistory
-
-TASK_MESSAGES = 3
-"""The number of latest user messages that describe the task."""
-ENGINE_KEY = "engine"
-TOOLS_KEY = "tools"
-LEFT_OUT_TOOLS_KEY = "tools_left_out"
-"""A key of a compaction's figures: the tools left out are committed in one transaction with the new session."""
 
 
 class ConversationState:
@@ -76,9 +68,7 @@ class ConversationState:
             lambda text: self._report_in_loop("notice", text=text),
         )
         self.toolbox = Toolbox(tools, self.engine.get_tool_schemas)
-        self.tools = self.toolbox.schemas
-        self._fixed_estimate = self._estimate_fixed_tokens()
-        self._fit_budget()
+        self._fit_tools()
 
     @property
     def system(self) -> System:
@@ -143,7 +133,7 @@ class ConversationState:
         old_id = self.session.id
         await self.move_to_tip()
         if self.session.id == old_id:
-            await self.restore_tools()
+            self._restore_tools(await load_saved_state(self.store, self.session))
             return
         records = await self.store.compactions(self.session.thread)
         self.compaction_count = sum(record.reverted_at is None for record in records)
@@ -226,15 +216,13 @@ class ConversationState:
         return self.model.options.budget(self.model.window, fixed_tokens=self.fixed_tokens)
 
     def _estimate_fixed_tokens(self) -> int:
-        return self.model.counter.request((), system=self.system, tools=self.tools)
+        return self.model.counter.request((), system=self.system, tools=self.toolbox.schemas)
 
     def use_route(self, route: Route) -> None:
         """Switch to another model, with its window and token counter."""
-        self.learnt_usage.cache_change = f"the model is {route.name} now"
-        self.learnt_usage.pause.unjudged_tokens_before = 0
+        self.learnt_usage.note_model_change(route.name)
         self.model = self._open_model(route)
         self.forget_last_request()
-        self.learnt_usage.calibration.reset()
         self.messages.use_counter(self.model.counter)
         self._fixed_estimate = self._estimate_fixed_tokens()
         self.use_window(route.window)
@@ -257,32 +245,17 @@ class ConversationState:
         if limits.window != previous_window:
             self.use_window(limits.window)
 
-    @property
-    def next_tools(self) -> list[dict[str, Any]]:
-        """The tools that a compaction made now would offer."""
-        return self.toolbox.list_schemas(self.choose_left_out_tools(self.system))
-
-    @property
-    def can_free_enough_tools(self) -> bool:
-        """Whether a new choice of tools brings system prompt and tools below the threshold."""
-        fixed_tokens = self.model.counter.request((), system=self.system, tools=self.next_tools)
+    def make_tool_room(self, system: System) -> ToolRoom:
+        """Return the room that tools have beside a system prompt."""
         factor = self.learnt_usage.calibration.factor(self.model.name)
-        return fixed_tokens * factor < self.model.nominal_budget.threshold
-
-    def choose_left_out_tools(self, system: System) -> tuple[str, ...]:
-        """Return the tools that a compaction should leave out, with this system prompt."""
-        if not self.options.enabled:
-            return ()
-        factor = self.learnt_usage.calibration.factor(self.model.name)
-        user_texts = (text for body in reversed(self.messages.bodies) if (text := user_text(body)))
-        room = ToolRoom(
+        return ToolRoom(
             self.model.counter,
-            round(self.model.nominal_budget.threshold / factor),
+            self.model.nominal_budget.threshold / factor,
             self.options.tools_share,
             system=system,
-            task_text="\n".join(islice(user_texts, TASK_MESSAGES)),
+            messages=self.messages.bodies,
+            is_limited=self.options.enabled,
         )
-        return self.toolbox.choose(room)
 
     def leave_out_tools(
         self, left_out: Sequence[str], reason: str, *, is_immediate: bool = False
@@ -291,9 +264,9 @@ class ConversationState:
         change = self.toolbox.leave_out(left_out, self.model.name, forget_requests=not is_immediate)
         if change is None:
             return
-        self.offer_tools(self.toolbox.schemas)
+        self._fit_tools()
         if self.last_request is not None:
-            self.learnt_usage.cache_change = "other tools are offered"
+            self.learnt_usage.note_cache_change("other tools are offered")
         self.emit(
             events.ToolsChanged(
                 self.session.id,
@@ -308,13 +281,12 @@ class ConversationState:
         )
 
     def replace_tools(self, tools: Sequence[dict[str, Any]]) -> None:
-        self.learnt_usage.cache_change = "other tools are offered"
+        self.learnt_usage.note_cache_change("other tools are offered")
         self.toolbox.replace_tools(tools)
-        self.offer_tools(self.toolbox.schemas)
+        self._fit_tools()
 
-    def offer_tools(self, tools: list[dict[str, Any]]) -> None:
-        """Offer these tools to the model."""
-        self.tools = tools
+    def _fit_tools(self) -> None:
+        """Fit the budget to the tools that are offered now."""
         self._fixed_estimate = self._estimate_fixed_tokens()
         self._fit_budget()
 
@@ -356,98 +328,32 @@ class ConversationState:
         )
 
     async def save(self) -> None:
-        """Save engine, calibration, call pattern and tools per session, so that an undo finds the parent's."""
-        store = self.store
-        session = self.session.id
+        """Save learnt usage, tools and engine with the session, so that any process can continue it."""
         used_window = UsedWindow(
             self.model.name,
             self.model.window,
             threshold=self.budget.threshold,
             source=describe_window(self.model.window, self.model.route),
         )
-        saved_state = {**self.learnt_usage.dump(), **used_window.dump()}
-        if self.toolbox.all_tools:
-            saved_state[TOOLS_KEY] = self.toolbox.dump()
-        await asyncio.gather(
-            self._save_engine(session),
-            store.state.put_state(session, CONVERSATION_STATE, saved_state),
+        await save_state(
+            self.store,
+            self.session.id,
+            learnt_usage=self.learnt_usage,
+            used_window=used_window,
+            toolbox=self.toolbox,
+            engine=self.engine,
         )
-
-    async def _save_engine(self, session: str) -> None:
-        engine_state = self.engine.call(ContextEngine.dump_state)
-        state = {"name": self.engine.name, "state": engine_state or {}}
-        try:
-            await self.store.state.put_state(session, ENGINE_KEY, state)
-        except InputError as error:  # not JSON
-            self.engine.report_failed_method("dump_state", error)
 
     async def restore(self) -> None:
-        """Resume from the saved state of the session. A continuation without one uses the state of its parent.
+        """Resume from the state that was saved for the session."""
+        saved_state = await load_saved_state(self.store, self.session)
+        self.learnt_usage = saved_state.learnt_usage
+        self._restore_tools(saved_state)
+        await restore_engine(self.store, self.session, self.engine)
 
-        A branch begins with its parent's context, so it also begins with the engine's state.
-        """
-        store = self.store
-        session = self.session
-        engine, calibration = await asyncio.gather(
-            store.state.get_state(session.id, ENGINE_KEY),
-            store.state.get_state(session.id, CONVERSATION_STATE),
-        )
-        self.learnt_usage = LearntUsage.load(calibration)
-        if (
-            engine is None
-            and session.parent is not None
-            and session.kind in ("continuation", "branch")
-        ):
-            engine = await store.state.get_state(session.parent, ENGINE_KEY)
-        if calibration is None and session.parent is not None and session.kind == "continuation":
-            self.learnt_usage = LearntUsage.load(
-                await store.state.get_state(session.parent, CONVERSATION_STATE)
-            )
-            self.learnt_usage.calibration.reset()
-        await self.restore_tools()
-        if isinstance(engine, dict) and engine.get("name") == self.engine.name:
-            self.engine.call(ContextEngine.load_state, engine.get("state") or {})
-
-    async def restore_tools(self) -> None:
-        """Offer the tools that were saved with the session, or with its parent if the session has no saved state."""
-        if not self.toolbox.all_tools:
-            return
-        store = self.store
-        session = self.session
-        own_state = await store.state.get_state(session.id, CONVERSATION_STATE)
-        if (
-            own_state is None
-            and self.toolbox.is_settled(self.model.name)
-            and session.kind != "continuation"
-        ):
-            return  # no process has saved a state: keep the choice made here
-        if (
-            own_state is not None
-            or session.parent is None
-            or session.kind not in ("continuation", "branch")
-        ):
-            self.toolbox.load(_read_tools(own_state))
-            self.offer_tools(self.toolbox.schemas)
-            return
-        parent_state = await store.state.get_state(session.parent, CONVERSATION_STATE)
-        left_out = None
-        if session.kind == "continuation":
-            records = [
-                record
-                for record in await store.compactions(session.thread)
-                if record.session == session.id
-            ]
-            left_out = [
-                name
-                for record in records
-                for name in record.record.figures.get(LEFT_OUT_TOOLS_KEY, ())
-            ]
-        self.toolbox.load(_read_tools(parent_state), left_out=left_out)
-        self.offer_tools(self.toolbox.schemas)
-
-
-def _read_tools(saved_state: Any) -> Any:
-    return saved_state.get(TOOLS_KEY) if isinstance(saved_state, dict) else None
+    def _restore_tools(self, saved_state: SavedState) -> None:
+        if saved_state.restore_tools(self.toolbox, self.model.name):
+            self._fit_tools()
 
 
 async def create_session(setup: Setup, new_session: NewSession) -> Session:

@@ -25,7 +25,7 @@ class FixedPromptWatch:
         fixed_tokens = state.fixed_tokens
         is_new = not state.toolbox.has_chosen
         state.leave_out_tools(
-            state.choose_left_out_tools(state.system),
+            state.toolbox.choose(state.make_tool_room(state.system)),
             "the session begins" if is_new else "another model or other tools",
         )
         if fixed_tokens >= state.model.nominal_budget.threshold > state.fixed_tokens:
@@ -40,7 +40,9 @@ class FixedPromptWatch:
         """Report system prompt and tools that reach the threshold alone."""
         state = self._state
         fixed_tokens = state.size.fixed_tokens
-        if fixed_tokens >= state.model.nominal_budget.threshold and not state.can_free_enough_tools:
+        if fixed_tokens < state.model.nominal_budget.threshold:
+            return
+        if not state.toolbox.can_fit(state.make_tool_room(state.system)):
             self._report(fixed_tokens, "Offer fewer tools, or use a model with a larger window.")
 
     def _report(self, fixed_tokens: int, advice: str) -> None:

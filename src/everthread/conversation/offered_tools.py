@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from everthread.conversation.tool_selection import (
@@ -21,7 +22,9 @@ from everthread.conversation.tool_selection import (
     tool_name,
 )
 from everthread.core.json_values import json_text
+from everthread.core.messages import Message
 from everthread.core.tokens import TokenCounter
+from everthread.core.turns import user_text
 from everthread.core.types import System
 from everthread.errors import InputError
 
@@ -52,6 +55,8 @@ FIND_TOOLS_SCHEMA: dict[str, Any] = {
 MAX_LISTED_NAMES = 40
 """Maximum names to list if no tool matches."""
 MAX_QUERY_CHARS = 1_000
+TASK_MESSAGES = 3
+"""The number of latest user messages that describe the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +102,21 @@ class ToolRoom:
     """The room for tools in the next prompts of a model."""
 
     counter: TokenCounter
-    threshold: int
-    """The threshold in tokens of the counter."""
+    threshold: float
+    """The threshold in tokens of the counter, not rounded."""
     max_share: float
     """Share of the threshold that tools may take."""
     system: System
-    task_text: str
-    """The user's last messages."""
+    messages: Sequence[Message]
+    """The messages of the prompt, the latest of which say what tools the task needs."""
+    is_limited: bool = True
+    """Whether tools may be left out."""
+
+    @property
+    def task_text(self) -> str:
+        """The user's last messages, which describe the task."""
+        user_texts = (text for message in reversed(self.messages) if (text := user_text(message)))
+        return "\n".join(islice(user_texts, TASK_MESSAGES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +146,24 @@ class Toolbox:
         self._last_choice_key = ""
         """The model and tools of the last choice."""
         self._tools_digest = ""
-
-    @property
-    def schemas(self) -> list[dict[str, Any]]:
-        """Return the offered tools: the given tools that are not left out, the engine's own, and `find_tools`."""
-        return self.list_schemas(self.left_out)
+        self.schemas = self._list_schemas(())
+        """The offered tools: the given tools that are not left out, the engine's own, and `find_tools`."""
 
     @property
     def own_schemas(self) -> list[dict[str, Any]]:
         """The offered tools that the conversation answers itself."""
         return [*self._list_engine_tools(), *([FIND_TOOLS_SCHEMA] if self.left_out else [])]
 
-    def list_schemas(self, left_out: Collection[str]) -> list[dict[str, Any]]:
+    def list_next_schemas(self, room: ToolRoom) -> list[dict[str, Any]]:
+        """Return the tools that a compaction made now would offer."""
+        return self._list_schemas(self.choose(room))
+
+    def can_fit(self, room: ToolRoom) -> bool:
+        """Return whether a new choice of tools brings system prompt and tools below the threshold."""
+        tools = self.list_next_schemas(room)
+        return room.counter.request((), system=room.system, tools=tools) < room.threshold
+
+    def _list_schemas(self, left_out: Collection[str]) -> list[dict[str, Any]]:
         """Return the tools to offer if these are left out."""
         if not left_out:
             return [*self.all_tools, *self._list_engine_tools()]
@@ -153,7 +172,7 @@ class Toolbox:
 
     def count_saved_tokens(self, counter: TokenCounter) -> int:
         """Return the tokens that leaving out tools saves in every request."""
-        all_tokens = counter.tools(self.list_schemas(()))
+        all_tokens = counter.tools(self._list_schemas(()))
         return max(0, all_tokens - counter.tools(self.schemas)) if self.left_out else 0
 
     def record_tool_call(self, tool: str) -> None:
@@ -166,7 +185,7 @@ class Toolbox:
         self.all_tools = list(tools)
         self._tools_digest = ""
         self._names = frozenset(map(tool_name, self.all_tools))
-        self.left_out = tuple(name for name in self.left_out if name in self._names)
+        self._offer_without(name for name in self.left_out if name in self._names)
 
     @property
     def has_chosen(self) -> bool:
@@ -179,8 +198,9 @@ class Toolbox:
 
     def choose(self, room: ToolRoom) -> tuple[str, ...]:
         """Return the names of the tools to leave out in this room. Change nothing."""
-        if FIND_TOOLS in self._names:
+        if not room.is_limited or FIND_TOOLS in self._names:
             return ()
+        threshold = round(room.threshold)
         other_tokens = room.counter.system(room.system) + room.counter.tools(
             [*self._list_engine_tools(), FIND_TOOLS_SCHEMA]
         )
@@ -191,14 +211,14 @@ class Toolbox:
         ]
         if not exceeds_share(
             sum(card.tokens for card in cards),
-            threshold=room.threshold,
+            threshold=threshold,
             other_tokens=other_tokens,
             share=room.max_share,
         ):
             return ()
         return choose_left_out(
             cards,
-            max_tokens=compute_max_tool_tokens(room.threshold, other_tokens, room.max_share),
+            max_tokens=compute_max_tool_tokens(threshold, other_tokens, room.max_share),
             used_names=self.used_tools.keys() | self._requested_names.keys(),
             task_text=room.task_text,
             previously_left_out=self.left_out,
@@ -220,6 +240,7 @@ class Toolbox:
             }
         if self.left_out == previous:
             return None
+        self.schemas = self._list_schemas(self.left_out)
         return ToolChange(
             tuple(name for name in self.left_out if name not in previous),
             tuple(name for name in previous if name not in self.left_out),
@@ -264,7 +285,11 @@ class Toolbox:
         )
         self._last_choice_key = str(fields.get("for", ""))
         names = _read_names(fields, "out") if left_out is None else left_out
-        self.left_out = tuple(name for name in names if name in self._names)
+        self._offer_without(name for name in names if name in self._names)
+
+    def _offer_without(self, names: Iterable[str]) -> None:
+        self.left_out = tuple(names)
+        self.schemas = self._list_schemas(self.left_out)
 
     def _make_choice_key(self, model: str) -> str:
         if not self._tools_digest and self.all_tools:

@@ -76,7 +76,7 @@ def build_request(
         model=route.name,
         messages=messages,
         system=system,
-        tools=state.tools,
+        tools=state.toolbox.schemas,
         params={
             **({choose_output_cap_field(route.api, route.base_url): limit} if limit else {}),
             **route.ask_for_diagnosis(state.last_answer_id),

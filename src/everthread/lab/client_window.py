@@ -1,4 +1,4 @@
-"""Find the part of a model's window that a client uses."""
+"""Find how much of a model's window a client uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a conversation as one text of a given length, for agents that compact by themselves and take a text back."""
+"""Write a conversation as one text of a given length, for agents that compact by themselves and accept such a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everthread.factory import compress
 from everthread.lab.importers.log import without_reasoning
 
 TRIED_WINDOWS = tuple(round(256_000 * 0.75**step) for step in range(18))
-"""Windows that are tried, 256,000 to about 2,000 tokens: the text grows with the window."""
+"""Windows that are tried, from 256,000 to about 2,000 tokens, because the text grows with the window."""
 MAX_USER_MESSAGE_SHARE = 0.15
 """Maximum share of the text for the user's first message, and as much for the latest."""
 MAX_EXCERPT_CHARS = 300
@@ -38,7 +38,7 @@ def compose_context_text(
     """Return the conversation in at most `max_chars` characters, the most useful part first.
 
     The user's latest and first message come first, then the summary of everything before, then the newest steps.
-    `recall_hint`: how to recall the rest. The result is empty if there is nothing to compact.
+    `recall_hint` tells the model how to recall the rest. The result is empty if there is nothing to compact.
     """
     messages = without_reasoning(messages)
     max_message_chars = int(max_chars * MAX_USER_MESSAGE_SHARE)
@@ -76,7 +76,7 @@ def _find_largest_body(messages: Sequence[Message], max_units: int, *, model: st
 
 
 def _compose_body(messages: Sequence[Message], window: int, *, model: str | None) -> str:
-    """Return the summary for a window, and the newest messages; empty if nothing can be compacted for it."""
+    """Return the summary for a window and the newest messages; empty if nothing can be compacted for it."""
     try:
         compaction = compress(
             messages, window=window, summarizer="journal", model=model, force=True
@@ -96,7 +96,7 @@ def _compose_body(messages: Sequence[Message], window: int, *, model: str | None
 
 
 def _describe_step(message: Message) -> str:
-    """Shorten a message to a few lines: the user's words, the words and calls of an answer, the start of a result."""
+    """Shorten a message to a few lines about its words, calls and results."""
     lines = []
     user_words = user_text(message).strip() if message["role"] == "user" else ""
     if user_words:

@@ -60,11 +60,11 @@ class ExtensionHooks:
 
     async def _compact(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
         log = self._read_session(hook_input)
-        thread, _ = await import_log(self.store, log)
+        thread_id, _ = await import_log(self.store, log)
         messages = hook_input.get("messages")
         if isinstance(messages, list):
             return await _make_compaction_answer(messages, hook_input)
-        recall_hint = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
+        recall_hint = f"Recall the rest with the MCP server everthread: search (thread {thread_id[:12]}), expand."
         text = compose_context_text(
             log.messages,
             max_chars=MAX_HOOK_CHARS,
@@ -88,16 +88,16 @@ class ExtensionHooks:
         return {"text": replace_reader_name(block, READER_TOOLS[self.client])}
 
     async def _recall(self, hook_input: Mapping[str, Any]) -> dict[str, Any]:
-        thread = make_thread_id(self._make_empty_log(hook_input))
+        thread_id = make_thread_id(self._make_empty_log(hook_input))
         arguments = hook_input.get("arguments")
-        lookup = StoreLookup(self.store, None, thread)
+        lookup = StoreLookup(self.store, None, thread_id)
         recalled_text = await answer_recall(
             lookup, arguments if isinstance(arguments, Mapping) else {}
         )
         return {"text": recalled_text}
 
     def _read_session(self, hook_input: Mapping[str, Any]) -> Log:
-        """Return the session: from the agent's own log file, or from the transcript that the plug-in sends."""
+        """Read the session from the agent's own log file, or from the transcript that the plug-in sends."""
         path = text_in(hook_input, "transcript_path")
         if path:
             log = read_log(path)
@@ -134,7 +134,7 @@ async def _make_compaction_answer(
 
 
 def _format_message(message: Message) -> str:
-    """Format a message as text. A message that is not the user's begins with its role."""
+    """Format a message as text that begins with the role, unless it is a message of the user."""
     calls = [f"{call.name}({call.arguments})" for call in calls_of(message)]
     text = "\n".join(filter(None, [text_of(message), *calls]))
     return text if message["role"] == "user" or not text else f"[{message['role']}] {text}"

@@ -1,7 +1,7 @@
-"""Continue a session of one agent in another: write its compacted context as a native log of the other.
+"""Continue a session of one agent in another, by writing its compacted context as a native log of the other.
 
-Calls and results of foreign tools are written as text: the other agent does not have these tools, and it must not
-imitate them. Reasoning is left out: it is signed or encrypted for the model that wrote it.
+Calls and results of foreign tools are written as text, because the other agent does not have these tools and must not
+imitate them. Reasoning is left out, because it is signed or encrypted for the model that wrote it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_ARGUMENT_CHARS = 2_000
 CLIENTS = ("claude", "codex")
 CLAUDE_VERSION = "2.1.0"
 CODEX_VERSION = "0.142.0"
-"""Versions that the written logs state: each client reads the written form since this version."""
+"""Versions that the written logs state, since which each client reads the written form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class HandOver:
     client: str
     file: Path
     command: str
-    messages: int
-    tokens: int
+    message_count: int
+    token_count: int
 
 
 def hand_over(
@@ -51,7 +51,7 @@ def hand_over(
 ) -> HandOver:
     """Compact a log and write it as a session that another agent can resume.
 
-    `folder`: the project's folder, by default the current one.
+    `folder` is the project's folder, by default the current one.
     """
     if client not in CLIENTS:
         raise InputError(f"--in {client!r} is unknown; use one of: {', '.join(CLIENTS)}")
@@ -64,7 +64,7 @@ def hand_over(
 
 
 def make_plain_messages(log: Log, window: int) -> list[Message]:
-    """Return the compacted conversation as plain messages of user and assistant, which alternate."""
+    """Return the compacted conversation as plain messages that alternate between user and assistant."""
     name = CLIENT_NAMES.get(log.kind, "another agent")
     compacted_messages = compress(
         without_reasoning(log.messages),
@@ -72,12 +72,14 @@ def make_plain_messages(log: Log, window: int) -> list[Message]:
         summarizer="journal",
         model=log.model or None,
     ).messages
-    tools = {call.id: call.name for message in compacted_messages for call in calls_of(message)}
+    tool_name_by_call_id = {
+        call.id: call.name for message in compacted_messages for call in calls_of(message)
+    }
     intro = f"This session was begun in {name} and is continued here. Tools named below are those of {name}."
     plain_messages: list[Message] = [{"role": "user", "content": intro}]
     for message in compacted_messages:
         role = "assistant" if message["role"] == "assistant" else "user"
-        text = _format_as_text(message, tools).strip()
+        text = _format_as_text(message, tool_name_by_call_id).strip()
         if not text:
             continue
         if plain_messages[-1]["role"] == role:
@@ -97,7 +99,7 @@ def make_plain_messages(log: Log, window: int) -> list[Message]:
     return plain_messages
 
 
-def _format_as_text(message: Message, tools: Mapping[str, str]) -> str:
+def _format_as_text(message: Message, tool_name_by_call_id: Mapping[str, str]) -> str:
     parts = []
     results = results_of(message)
     words = text_of(message) if message["role"] != "tool" else ""
@@ -109,7 +111,8 @@ def _format_as_text(message: Message, tools: Mapping[str, str]) -> str:
             arguments = f"{arguments[:MAX_ARGUMENT_CHARS]} […]"
         parts.append(f"[Called {call.name}: {arguments}]")
     parts += [
-        f"[Result of {tools.get(result.call_id, 'a tool')}]\n{result.text}" for result in results
+        f"[Result of {tool_name_by_call_id.get(result.call_id, 'a tool')}]\n{result.text}"
+        for result in results
     ]
     return "\n".join(parts)
 
@@ -117,17 +120,17 @@ def _format_as_text(message: Message, tools: Mapping[str, str]) -> str:
 def _write_claude_session(
     messages: Sequence[Message], project: Path, env: Mapping[str, str]
 ) -> HandOver:
-    session = str(uuid.uuid4())
+    session_id = str(uuid.uuid4())
     home = Path(env.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude")
-    file = home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(project)) / f"{session}.jsonl"
+    file = home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(project)) / f"{session_id}.jsonl"
     lines = []
-    parent = None
+    parent_id = None
     for message in messages:
-        line = _make_claude_line(message, session, project) | {"parentUuid": parent}
-        parent = line["uuid"]
+        line = _make_claude_line(message, session_id, project) | {"parentUuid": parent_id}
+        parent_id = line["uuid"]
         lines.append(line)
     _write_lines(file, lines)
-    command = f"claude --resume {session}"
+    command = f"claude --resume {session_id}"
     return HandOver(
         "Claude Code",
         file,
@@ -137,7 +140,7 @@ def _write_claude_session(
     )
 
 
-def _make_claude_line(message: Message, session: str, project: Path) -> dict[str, Any]:
+def _make_claude_line(message: Message, session_id: str, project: Path) -> dict[str, Any]:
     claude_message: dict[str, Any] = {
         "role": message["role"],
         "content": message["content"],
@@ -156,7 +159,7 @@ def _make_claude_line(message: Message, session: str, project: Path) -> dict[str
     return {
         "type": message["role"],
         "uuid": str(uuid.uuid4()),
-        "sessionId": session,
+        "sessionId": session_id,
         "isSidechain": False,
         "userType": "external",
         "cwd": str(project),
@@ -169,14 +172,14 @@ def _make_claude_line(message: Message, session: str, project: Path) -> dict[str
 def _write_codex_session(
     messages: Sequence[Message], project: Path, env: Mapping[str, str]
 ) -> HandOver:
-    session = str(uuid.uuid4())
+    session_id = str(uuid.uuid4())
     started_at = datetime.now(UTC)
     home = Path(env.get("CODEX_HOME") or Path.home() / ".codex")
     folder = home / "sessions" / f"{started_at:%Y}" / f"{started_at:%m}" / f"{started_at:%d}"
-    file = folder / f"rollout-{started_at:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
+    file = folder / f"rollout-{started_at:%Y-%m-%dT%H-%M-%S}-{session_id}.jsonl"
     session_meta = {
-        "id": session,
-        "session_id": session,
+        "id": session_id,
+        "session_id": session_id,
         "timestamp": _format_now(),
         "cwd": str(project),
         "originator": "everthread",
@@ -191,8 +194,8 @@ def _write_codex_session(
         content = [{"type": kind, "text": message["content"]}]
         item = {"type": "message", "role": message["role"], "content": content}
         lines.append({"timestamp": _format_now(), "type": "response_item", "payload": item})
-        event = "agent_message" if message["role"] == "assistant" else "user_message"
-        displayed_event = {"type": event, "message": message["content"]}
+        event_type = "agent_message" if message["role"] == "assistant" else "user_message"
+        displayed_event = {"type": event_type, "message": message["content"]}
         lines.append(
             {
                 "timestamp": _format_now(),
@@ -201,7 +204,7 @@ def _write_codex_session(
             }
         )
     _write_lines(file, lines)
-    command = f"codex resume {session}"
+    command = f"codex resume {session_id}"
     return HandOver("Codex", file, command, len(messages), estimate_request_tokens(list(messages)))
 
 

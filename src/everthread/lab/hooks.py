@@ -1,9 +1,9 @@
-"""Answer the hooks of Claude Code and Codex: keep the context over their own compactions, shorten large results.
+"""Answer the hooks of Claude Code and Codex: keep the context when they compact, and shorten large results.
 
 Both programs call a command with a JSON object on standard input. Before a compaction (`PreCompact`) the session is
-stored, so that it can be recalled, and a text of it is kept. After the compaction (`SessionStart` with the source
+stored, so that it can be recalled, and a text about it is kept. After the compaction (`SessionStart` with the source
 `compact`) the text is given back. After a tool ran (`PostToolUse`), a large result becomes a preview with the id of the
-stored output; only Claude Code takes another result. No gateway and no model is needed.
+stored output. Only Claude Code accepts a changed result. No gateway and no model is needed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TEXT_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Answer the hooks of one client. `folder` keeps texts between two hooks."""
+    """Answers the hooks of one client. The `folder` keeps texts between two hooks."""
 
     client: str
     store: Store
@@ -62,10 +62,10 @@ class Hooks:
         return None
 
     async def _keep_context(self, hook_input: Mapping[str, Any]) -> str:
-        """Store the session and keep a text of it; return the text."""
+        """Store the session, keep a text about it, and return the text."""
         log = self._read_session(hook_input)
-        thread, _ = await import_log(self.store, log)
-        recall_hint = f"Recall the rest with the MCP server everthread: search (thread {thread[:12]}), expand."
+        thread_id, _ = await import_log(self.store, log)
+        recall_hint = f"Recall the rest with the MCP server everthread: search (thread {thread_id[:12]}), expand."
         message_count = (
             log.compactions[-1].next_entry_index if _ends_with_compaction(log) else len(log.entries)
         )
@@ -77,15 +77,19 @@ class Hooks:
             recall_hint=recall_hint,
         )
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = self._find_kept_file(hook_input)
-        file.touch(mode=0o600)
-        file.write_text(text, "utf-8")
+        kept_file = self._find_kept_file(hook_input)
+        kept_file.touch(mode=0o600)
+        kept_file.write_text(text, "utf-8")
         return text
 
     async def _return_kept_text(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
-        file = self._find_kept_file(hook_input)
-        text = file.read_text("utf-8") if file.exists() else await self._keep_context(hook_input)
-        file.unlink(missing_ok=True)
+        kept_file = self._find_kept_file(hook_input)
+        text = (
+            kept_file.read_text("utf-8")
+            if kept_file.exists()
+            else await self._keep_context(hook_input)
+        )
+        kept_file.unlink(missing_ok=True)
         if not text:
             return None
         return {
@@ -96,28 +100,28 @@ class Hooks:
         }
 
     async def _shorten_result(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
-        tool = text_in(hook_input, "tool_name")
+        tool_name = text_in(hook_input, "tool_name")
         response = hook_input.get("tool_response")
         long_texts = [
-            text for text in _list_result_texts(tool, response) if len(text) > MAX_RESULT_CHARS
+            text for text in _list_result_texts(tool_name, response) if len(text) > MAX_RESULT_CHARS
         ]
         if not long_texts:
             return None
-        replacements = {}
+        replacement_by_text = {}
         for text in long_texts:
             await store_output(
                 self.store,
                 self._make_empty_log(hook_input),
                 text,
-                tool=tool,
+                tool=tool_name,
                 call_id=text_in(hook_input, "tool_use_id"),
             )
-            replacements[text] = replace_reader_name(
+            replacement_by_text[text] = replace_reader_name(
                 make_persisted_block(text, preview_chars=PREVIEW_CHARS), RECALL_TOOL
             )
         output = {
             "hookEventName": "PostToolUse",
-            "updatedToolOutput": _replace_texts(response, replacements),
+            "updatedToolOutput": _replace_texts(response, replacement_by_text),
         }
         return {"hookSpecificOutput": output}
 
@@ -136,11 +140,11 @@ class Hooks:
 
 async def store_output(store: Store, log: Log, text: str, *, tool: str, call_id: str) -> None:
     """Store the result of a tool in the thread of a session."""
-    thread = make_thread_id(log)
+    thread_id = make_thread_id(log)
     await store.create_session(
-        NewSession(id=thread, platform=log.kind, client=log.kind, client_session=log.session_id)
+        NewSession(id=thread_id, platform=log.kind, client=log.kind, client_session=log.session_id)
     )
-    await store.outputs.put_output(thread, text, call_id=call_id, tool=tool)
+    await store.outputs.put_output(thread_id, text, call_id=call_id, tool=tool)
 
 
 def _read_session_id(hook_input: Mapping[str, Any]) -> str:
@@ -157,19 +161,19 @@ def _ends_with_compaction(log: Log) -> bool:
     )
 
 
-def _list_result_texts(tool: str, response: Any) -> Iterator[str]:
+def _list_result_texts(tool_name: str, response: Any) -> Iterator[str]:
     """Yield the texts of a result that the model reads and that may be shortened."""
-    if tool.startswith("mcp__"):
-        if "everthread" in tool:
+    if tool_name.startswith("mcp__"):
+        if "everthread" in tool_name:
             return
         yield from _list_block_texts(response)
     elif isinstance(response, Mapping):
-        for name in _TEXT_FIELDS.get(tool, ()):
+        for name in _TEXT_FIELDS.get(tool_name, ()):
             yield text_in(response, name)
 
 
 def _list_block_texts(value: Any) -> Iterator[str]:
-    """Yield the texts of an MCP result: a string, or blocks of text at any depth."""
+    """Yield the texts of an MCP result, which is a string or has blocks of text at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -182,12 +186,14 @@ def _list_block_texts(value: Any) -> Iterator[str]:
             yield from _list_block_texts(value.get("content"))
 
 
-def _replace_texts(value: Any, replacements: Mapping[str, str]) -> Any:
+def _replace_texts(value: Any, replacement_by_text: Mapping[str, str]) -> Any:
     """Return the value with each of these texts replaced, at any depth."""
     if isinstance(value, str):
-        return replacements.get(value, value)
+        return replacement_by_text.get(value, value)
     if isinstance(value, Mapping):
-        return {key: _replace_texts(item, replacements) for key, item in value.items()}
+        return {key: _replace_texts(item, replacement_by_text) for key, item in value.items()}
     return (
-        [_replace_texts(item, replacements) for item in value] if isinstance(value, list) else value
+        [_replace_texts(item, replacement_by_text) for item in value]
+        if isinstance(value, list)
+        else value
     )

@@ -1,4 +1,4 @@
-"""Status line of a running session: size of the context, threshold, cache, dollars."""
+"""The status line of a running session, with its context size, threshold, cache and dollars."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ContextStatus:
     tokens: int
     window: int
     threshold: int
-    """Tokens from which Everthread compacts."""
+    """Number of tokens from which on Everthread compacts."""
     cached: float | None = None
     """Share of the last prompt that came from the cache; None if unknown."""
     dollars: float | None = None
     compactions: int = 0
-    """Compactions of the client itself."""
+    """Number of compactions that the client made itself."""
 
     def as_line(self) -> str:
         parts = [f"context {self.tokens:,} of {self.window:,} ({self.tokens / self.window:.0%})"]
@@ -55,10 +55,10 @@ def read_log_status(log: Log, config: Config) -> ContextStatus:
             last_usage = entry.usage
     window = log.window or find_client_window(log.kind, model, largest_prompt=largest_prompt)
     threshold = _find_threshold(config, model, window)
-    compactions = len(log.compactions)
+    compaction_count = len(log.compactions)
     if last_usage is None:
         return ContextStatus(
-            _estimate_context(log), window, threshold=threshold, compactions=compactions
+            _estimate_context(log), window, threshold=threshold, compactions=compaction_count
         )
     return ContextStatus(
         last_usage.prompt_tokens + last_usage.output_tokens,
@@ -66,7 +66,7 @@ def read_log_status(log: Log, config: Config) -> ContextStatus:
         threshold=threshold,
         cached=last_usage.cache_read_tokens / last_usage.prompt_tokens,
         dollars=_sum_dollars(log, model),
-        compactions=compactions,
+        compactions=compaction_count,
     )
 
 

@@ -78,7 +78,7 @@ class Names:
 
 
 def _find_paths(path_text: str) -> list[str]:
-    """Return the paths in a run of path characters: a path with a slash and an extension, or names of source files."""
+    """Return the paths with a slash and an extension in a run of path characters, or else names of source files."""
     slash = path_text.find("/")
     if slash >= 0:
         extensions = [
@@ -105,18 +105,18 @@ def find_names(text: str) -> Names:
 
 @dataclass(frozen=True, slots=True)
 class MeasurableCompaction:
-    """A compaction of the client: the messages before it, the context that it made, and the needs after it."""
+    """A compaction of the client with the messages before it, the context that it made, and the needs after it."""
 
     number: int
     messages: list[Message]
     client_context: str
     is_readable: bool
-    """False if the client's summary is encrypted; `client_context` is then only the text beside the summary."""
+    """Whether the client's summary is readable. If it is encrypted, `client_context` has only the text beside it."""
     needed_names: Names
 
     @property
     def user_messages(self) -> list[list[str]]:
-        """The user's words in each part of each message; parts that the client wrote may be between them."""
+        """Return the user's words in each part of each message, between which the client may have added parts."""
         messages = [
             _list_user_pieces(message) for message in self.messages if is_user_message(message)
         ]
@@ -141,7 +141,7 @@ class HeldCounts:
 class ComparedCompaction:
     """One compaction of the client beside Everthread's.
 
-    `held`: the counts of the client's context (`own`) and of Everthread's in two sizes (`same_size`, `default_size`).
+    `held` has the counts of the context by the client (`own`) and by Everthread (`same_size`, `default_size`).
     """
 
     number: int
@@ -158,7 +158,7 @@ class ComparedCompaction:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All compactions of one log. `skipped`: number of compactions with too little before or after them to measure."""
+    """The compared compactions of one log. `skipped` counts those with too little before or after them to measure."""
 
     source: str
     client: str
@@ -169,7 +169,7 @@ class Comparison:
 def compare_log(log: Log) -> Comparison:
     """Compare each compaction that the client made itself with Everthread's."""
     compactions = list(find_measurable_compactions(log))
-    compared_compactions = [_compare(compaction) for compaction in compactions]
+    compared_compactions = [_compare_compaction(compaction) for compaction in compactions]
     client = CLIENT_NAMES.get(log.kind, log.kind)
     return Comparison(
         log.source,
@@ -182,21 +182,21 @@ def compare_log(log: Log) -> Comparison:
 def find_measurable_compactions(log: Log) -> Iterator[MeasurableCompaction]:
     """Yield the compactions of a log that can be measured."""
     start = 0
-    previous: ClientCompaction | None = None
+    previous_compaction: ClientCompaction | None = None
     for number, compaction in enumerate(log.compactions):
         next_compactions = log.compactions[number + 1 : number + 2]
         end = next_compactions[0].next_entry_index if next_compactions else len(log.entries)
         messages = without_reasoning(
             entry.message for entry in log.entries[start : compaction.next_entry_index]
         )
-        if previous is not None and previous.context:
-            messages.insert(0, make_injected_message(previous.context))
+        if previous_compaction is not None and previous_compaction.context:
+            messages.insert(0, make_injected_message(previous_compaction.context))
         known_names = find_names(_join_texts(messages))
         needed_names = _find_needed_names(
             known_names, log.entries[compaction.next_entry_index : end]
         )
         start = compaction.next_entry_index
-        previous = compaction
+        previous_compaction = compaction
         if len(messages) >= MIN_MESSAGES and len(needed_names) >= MIN_NEEDED_NAMES:
             yield MeasurableCompaction(
                 number,
@@ -242,7 +242,7 @@ def _list_argument_texts(message: Message) -> list[str]:
     return texts
 
 
-def _compare(compaction: MeasurableCompaction) -> ComparedCompaction:
+def _compare_compaction(compaction: MeasurableCompaction) -> ComparedCompaction:
     size = 0
     if compaction.client_context:
         size = estimate_request_tokens([{"role": "user", "content": compaction.client_context}])
@@ -291,24 +291,24 @@ def compact_to_size(
     size: int,
     edit: Callable[[list[Message]], list[Message]] | None = None,
 ) -> list[Message]:
-    """Return the largest compaction of at most this many tokens, over all windows; empty if none is as small.
+    """Return the largest compaction of at most this many tokens over all windows; empty if none is as small.
 
     `edit` changes each compaction before its size is counted.
     """
     min_window = MIN_WINDOW
     max_window = MAX_WINDOW
-    best: list[Message] = []
+    best_messages: list[Message] = []
     for _ in range(WINDOW_SEARCH_STEPS):
         window = (min_window + max_window) // 2
-        compacted = compact_messages(messages, window)
+        compacted_messages = compact_messages(messages, window)
         if edit is not None:
-            compacted = edit(compacted)
-        if estimate_request_tokens(compacted) <= size:
-            best = compacted
+            compacted_messages = edit(compacted_messages)
+        if estimate_request_tokens(compacted_messages) <= size:
+            best_messages = compacted_messages
             min_window = window
         else:
             max_window = window
-    return best
+    return best_messages
 
 
 def compact_messages(messages: Sequence[Message], window: int) -> list[Message]:
@@ -327,7 +327,7 @@ def read_context(messages: Sequence[Message]) -> tuple[str, int]:
 
 
 def sum_held_counts(comparisons: Sequence[Comparison], name: str) -> HeldCounts:
-    """Return the sum over all compactions whose own summary can be read; the tokens are their mean."""
+    """Return the sums over all compactions whose own summary can be read, with the mean of their tokens."""
     readable_counts = [compaction.held[name] for compaction in _list_readable(comparisons)]
     return HeldCounts(
         sum(held.files for held in readable_counts),
@@ -348,10 +348,10 @@ def _list_readable(comparisons: Sequence[Comparison]) -> list[ComparedCompaction
 
 
 def describe(comparisons: Sequence[Comparison]) -> str:
-    """Return one sentence: the share of the needs in the client's summaries, and in Everthread's."""
+    """Compare in one sentence how many of the needs the client's summaries and Everthread's contain."""
     readable_compactions = _list_readable(comparisons)
-    names = sum(compaction.names for compaction in readable_compactions)
-    if not names:
+    name_count = sum(compaction.names for compaction in readable_compactions)
+    if not name_count:
         compaction_count = sum(len(comparison.compactions) for comparison in comparisons)
         if compaction_count > len(readable_compactions):
             return "The client's summaries are encrypted: what they kept cannot be read."
@@ -360,12 +360,12 @@ def describe(comparisons: Sequence[Comparison]) -> str:
         comparison.client for comparison in comparisons if _list_readable([comparison])
     ]
     clients = " and ".join(dict.fromkeys(readable_clients))
-    own_share = sum_held_counts(comparisons, OWN_CONTEXT).names / names
-    same_size_share = sum_held_counts(comparisons, SAME_SIZE).names / names
-    times = "its compaction"
+    own_share = sum_held_counts(comparisons, OWN_CONTEXT).names / name_count
+    same_size_share = sum_held_counts(comparisons, SAME_SIZE).names / name_count
+    occasions = "its compaction"
     if len(readable_compactions) > 1:
-        times = f"its {len(readable_compactions)} compactions"
+        occasions = f"its {len(readable_compactions)} compactions"
     return (
-        f"At {times} {clients}'s summary kept {own_share:.0%} of the names that the agent used next; "
+        f"At {occasions} {clients}'s summary kept {own_share:.0%} of the names that the agent used next; "
         f"Everthread would have kept {same_size_share:.0%} in the same room."
     )

@@ -1,4 +1,4 @@
-"""Find the best compaction threshold for each model: replay a user's own sessions at several thresholds."""
+"""Find the best compaction threshold for each model by replaying a user's own sessions at several thresholds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TriedThreshold:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The thresholds tried for one model. `proposed`: the threshold to set, None if no price is known."""
+    """The thresholds tried for one model. `proposed` is the one to set; None if no price is known."""
 
     model: str
     window: int
@@ -55,12 +55,12 @@ def tune_thresholds(
     logs: Sequence[Log], options: SessionOptions, *, progress: ReportLine | None = None
 ) -> list[Tuning]:
     """Replay the logs of each model at several thresholds."""
-    by_model: dict[str, list[Log]] = {}
+    logs_by_model: dict[str, list[Log]] = {}
     for log in logs:
-        by_model.setdefault(log.model, []).append(log)
+        logs_by_model.setdefault(log.model, []).append(log)
     return [
         _tune_model(model, model_logs, options, progress)
-        for model, model_logs in sorted(by_model.items())
+        for model, model_logs in sorted(logs_by_model.items())
         if model
     ]
 
@@ -69,25 +69,25 @@ def _tune_model(
     model: str, logs: Sequence[Log], options: SessionOptions, progress: ReportLine | None
 ) -> Tuning:
     replays = [_replay_log(log, options, progress) for log in logs]
-    window = max(replay_at_share.window for replay_at_share in replays)
+    window = max(replay_result.window for replay_result in replays)
     current_trial = _sum_replays(replays, replays[0].threshold / replays[0].window, is_current=True)
-    tried = [current_trial]
+    trials = [current_trial]
     for share in TRIED_SHARES:
         if abs(share - current_trial.share) < 0.01:
             continue
         trial_options = replace(options, threshold=share, threshold_tokens=None, models={})
         trial = _sum_replays([_replay_log(log, trial_options, progress) for log in logs], share)
         if trial.tokens <= share * window * MAX_RAISE_FACTOR:
-            tried.append(trial)
-    tried.sort(key=lambda replay_at_share: replay_at_share.share)
-    calls = sum(len(replay_at_share.everthread.calls) for replay_at_share in replays)
+            trials.append(trial)
+    trials.sort(key=lambda trial: trial.share)
+    call_count = sum(len(replay_result.everthread.calls) for replay_result in replays)
     return Tuning(
         model,
         window,
         len(logs),
-        calls=calls,
-        tried=tried,
-        proposed=_choose_threshold(tried, current_trial),
+        calls=call_count,
+        tried=trials,
+        proposed=_choose_threshold(trials, current_trial),
     )
 
 
@@ -100,29 +100,36 @@ def _replay_log(log: Log, options: SessionOptions, progress: ReportLine | None) 
 def _sum_replays(
     replays: Sequence[Replay], share: float, *, is_current: bool = False
 ) -> TriedThreshold:
-    prompts = [call.use.prompt for replayed in replays for call in replayed.everthread.calls]
-    facts = [
-        replayed.everthread.facts for replayed in replays if replayed.everthread.facts is not None
+    prompt_sizes = [
+        call.use.prompt for replay_result in replays for call in replay_result.everthread.calls
     ]
-    fact_count = sum(counts.total for counts in facts)
+    fact_counts = [
+        replay_result.everthread.facts
+        for replay_result in replays
+        if replay_result.everthread.facts is not None
+    ]
+    fact_count = sum(counts.total for counts in fact_counts)
+    in_context = 1.0
+    if fact_count:
+        in_context = sum(counts.retained for counts in fact_counts) / fact_count
     return TriedThreshold(
         share,
-        max(replayed.threshold for replayed in replays),
-        dollars=sum_costs(replayed.everthread.cost for replayed in replays),
-        mean_context=round(sum(prompts) / max(len(prompts), 1)),
-        compactions=sum(len(replayed.compactions) for replayed in replays),
-        in_context=sum(counts.retained for counts in facts) / fact_count if fact_count else 1.0,
+        max(replay_result.threshold for replay_result in replays),
+        dollars=sum_costs(replay_result.everthread.cost for replay_result in replays),
+        mean_context=round(sum(prompt_sizes) / max(len(prompt_sizes), 1)),
+        compactions=sum(len(replay_result.compactions) for replay_result in replays),
+        in_context=in_context,
         is_current=is_current,
     )
 
 
 def _choose_threshold(
-    tried: Sequence[TriedThreshold], current_trial: TriedThreshold
+    trials: Sequence[TriedThreshold], current_trial: TriedThreshold
 ) -> TriedThreshold | None:
     """Return the cheapest threshold that keeps nearly as much in the context as the current one."""
     candidates = [
         trial
-        for trial in tried
+        for trial in trials
         if trial.dollars is not None
         and trial.in_context >= MIN_KEPT_FACTS_SHARE * current_trial.in_context
     ]

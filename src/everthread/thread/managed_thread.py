@@ -75,8 +75,7 @@ class ManagedThread(Generic[DraftT]):
             reason=reason,
             is_summary_ready=self.preparation.is_ready,
         )
-        if decision.timing is CompactionTiming.LATER and not prompt.learnt_usage.is_wait_reported:
-            prompt.learnt_usage.is_wait_reported = True
+        if decision.timing is CompactionTiming.LATER and prompt.learnt_usage.start_waiting():
             self._report_cost_decision(decision)
         order = CompactionOrder(
             decision.reason,
@@ -86,7 +85,7 @@ class ManagedThread(Generic[DraftT]):
         if decision.timing is CompactionTiming.NOW and (
             self.preparation.is_under_way or await prompt.can_compact(order)
         ):
-            prompt.learnt_usage.is_wait_reported = False
+            prompt.learnt_usage.stop_waiting()
             self._report_cost_decision(decision)
             await self._run_order(order, must_wait=decision.must_wait)
         return decision
@@ -204,13 +203,9 @@ class ManagedThread(Generic[DraftT]):
 
         `params`: the parameters of the call, which may set the lifetime of the cache.
         """
-        learnt_usage = self.prompt.learnt_usage
         now = self._policy.wall_clock()
         ttl = find_cache_lifetime(self.prompt.model, self._policy.options.cache_ttl, params)
-        learnt_usage.observe(usage, now, ttl=ttl)
-        if usage.prompt_tokens and learnt_usage.pause.begin_if_ineffective(
-            usage.prompt_tokens, now
-        ):
+        if self.prompt.learnt_usage.observe(usage, now, ttl=ttl):
             self.prompt.emit(
                 events.Notice(self.prompt.session_id, make_pause_notice(usage.prompt_tokens))
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from everthread.core.caching.claude_cache_marks import MIN_CACHED_TOKENS
 from everthread.core.costs.canonical_usage import CanonicalUsage
@@ -41,41 +42,32 @@ MIN_HOLD_SHARE = 0.70
 class ManagedHandler:
     """Handle one managed request: know the client's request, the thread's decisions about it, and the bytes to send."""
 
-    request: ClientRequest
-    call: PreparedCall
-    body_memory: BodyMemory
-    outgoing: Outgoing
-    """The request to send."""
-
     def __init__(
-        self, threads: CallerThreads, mark_ttl: str | None, *, is_expanded: bool = False
+        self,
+        threads: CallerThreads,
+        request: ClientRequest,
+        call: PreparedCall,
+        *,
+        body_memory: BodyMemory,
+        mark_ttl: str | None,
     ) -> None:
-        """`mark_ttl`: the lifetime of the cache marks to set; None to set none.
-
-        `is_expanded`: whether compaction items were replaced on arrival, so that the client's own bytes are never sent
-        upstream.
-        """
+        """`mark_ttl`: the lifetime of the cache marks to set; None to set none."""
+        self.request = request
+        self.call = call
         self._threads = threads
         self._setup = threads.setup
+        self._body_memory = body_memory
         self._mark_ttl = mark_ttl
-        self._is_expanded = is_expanded
+        self._is_expanded = request.incoming.leading_compaction is not None
+        """Whether compaction items were replaced on arrival, so that the client's own bytes are never sent upstream."""
+        self.outgoing = Outgoing(request.incoming.body.raw, is_rewritten=self._is_expanded)
+        """The request to send."""
         self._headers: dict[str, str] = {}
         """Headers for the client."""
 
-    def set_request(
-        self, request: ClientRequest, call: PreparedCall, body_memory: BodyMemory
-    ) -> None:
-        """Set the request that was read, and its call of the thread."""
-        self.request = request
-        self.call = call
-        self.body_memory = body_memory
-
     @property
     def thread(self) -> str:
-        return self.call.thread
-
-    async def wait_until_read(self) -> None:
-        """Do nothing: this request was read before its handler was used."""
+        return self.call.thread_id
 
     async def prepare(self) -> None:
         """Decide on the request to send."""
@@ -89,7 +81,6 @@ class ManagedHandler:
 
     async def recover(self, status: int, body: bytes) -> Outgoing | None:
         """Return another request to send after an error of the provider; None to pass the error to the client."""
-        await self.wait_until_read()
         if not self.call.settings.is_rewritable:
             return None
         refusal = ProviderRefusal(status, body.decode("utf-8", "replace"))
@@ -100,7 +91,6 @@ class ManagedHandler:
 
     async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:
         """Return the next request after a round that called our own tool; None if the round was the last."""
-        await self.wait_until_read()
         rounds = self.call.rounds
         now = self._setup.clock()
         await self.call.recorder.store_request()
@@ -109,7 +99,7 @@ class ManagedHandler:
         rounds.limit_time(now)
         self.outgoing = self._render()
         self._setup.listener(
-            RecallAnswered(self.call.thread, rounds.round_count, rounds.call_count)
+            RecallAnswered(self.call.thread_id, rounds.round_count, rounds.call_count)
         )
         return self.outgoing
 
@@ -119,7 +109,6 @@ class ManagedHandler:
         The first call returns a request that tells the model that its calls have no answer. The second one returns a
         request without any round, as if the tool did not exist; the third returns None.
         """
-        await self.wait_until_read()
         rounds = self.call.rounds
         if not rounds.texts:
             return None
@@ -140,7 +129,7 @@ class ManagedHandler:
         match = await recorder.store_request()
         if not recorder.is_stored:
             return self.outgoing.headers
-        return {THREAD_HEADER: match.thread, **self.outgoing.headers}
+        return {THREAD_HEADER: match.thread_id, **self.outgoing.headers}
 
     async def record(self, outcome: Outcome, earlier_usage: Sequence[CanonicalUsage] = ()) -> None:
         """Store the answer and its usage, and start background work.
@@ -153,9 +142,9 @@ class ManagedHandler:
             await threads.record_compaction(self.call, outcome, names)
             return
         answer = threads.expect_answer(self.call, outcome)
-        self.body_memory.forwarding_terms = None
+        self._body_memory.forwarding_terms = None
         if answer is not None and not self._is_expanded:
-            self.body_memory.forwarding_terms = make_forwarding_terms(
+            self._body_memory.forwarding_terms = make_forwarding_terms(
                 self.request,
                 self.call,
                 outcome,
@@ -186,7 +175,7 @@ class ManagedHandler:
         options = RenderOptions(
             has_recall,
             self._mark_ttl if marks_pay else None,
-            self.body_memory.marks,
+            self._body_memory.marks,
         )
         body = render_request(self.request, call, options)
         return Outgoing(
@@ -222,6 +211,4 @@ class ManagedHandler:
             self._headers[NOTICE_HEADER] = f"passed on unmanaged: {reason}"
         if reason and self.request.incoming.mode == "managed":
             self._setup.listener(Unmanaged(self.thread, reason))
-        self.outgoing = Outgoing(
-            self.request.incoming.body.raw, is_rewritten=self._is_expanded, headers=self._headers
-        )
+        self.outgoing = replace(self.outgoing, headers=self._headers)

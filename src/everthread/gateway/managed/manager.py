@@ -12,11 +12,8 @@ their records.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 
-from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.gateway.compaction_items import expand_items, may_have_item
 from everthread.gateway.contracts import IncomingRequest
 from everthread.gateway.identify import find_client_scope
@@ -26,6 +23,7 @@ from everthread.gateway.managed.deferred_records import (
     DeferredRecords,
     ForwardedRequest,
 )
+from everthread.gateway.managed.forwarded_handler import ForwardedHandler
 from everthread.gateway.managed.forwarding import (
     BodyMemories,
     continue_terms,
@@ -45,9 +43,6 @@ from everthread.thread.caller.caller_threads import CallerThreads
 from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.caller.recorder import identify_answer
 from everthread.thread.matching.thread_match import ClientScope
-
-READ_DELAY_SECONDS = 1.0
-"""Seconds after which a forwarded request is read, if it is not answered earlier."""
 
 
 class ProxyManager:
@@ -100,7 +95,12 @@ class ProxyManager:
         request = ForwardedRequest(
             thread, client_scope, incoming, located_body, outgoing=outgoing, terms=terms
         )
-        return ForwardedHandler(self, self._mark_ttl, request)
+        return ForwardedHandler(
+            request,
+            self.threads,
+            read=self._read_forwarded,
+            try_record_later=self._try_record_later,
+        )
 
     async def prepare(self, incoming: IncomingRequest) -> ManagedHandler | None:
         """Read a request, find its thread and decide which request to send; None if it is not managed."""
@@ -111,40 +111,6 @@ class ProxyManager:
             return None  # a request without messages has no thread
         await handler.prepare()
         return handler
-
-    async def read_forwarded(
-        self, handler: ManagedHandler, request: ForwardedRequest, *, is_answered: bool
-    ) -> None:
-        """Read a request for its handler and start storing it, after the delayed records of its thread are made."""
-        await self.deferred_records.flush_thread(request.thread)
-        await self._read_for(
-            handler,
-            request.incoming,
-            request.located_body,
-            client_scope=request.client_scope,
-            known_length=request.terms.message_count,
-        )
-        self.threads.start_storing(handler.call, is_answered=is_answered)
-
-    async def try_record_later(self, request: ForwardedRequest, outcome: Outcome) -> bool:
-        """Record an unread request in a moment, perhaps with the next one; return False if it must be recorded now."""
-        reply = outcome.reply
-        usage = outcome.usage
-        if reply is None or usage is None or not self._may_wait(request, outcome):
-            return False
-        terms = request.terms
-        identities = identify_answer(request.incoming.api, reply, terms.model)
-        if not identities:
-            return False
-        located_body = request.located_body
-        history = self.reader.read_history(located_body, len(located_body.history_messages))
-        self.reader.remember_history(request.thread, located_body, history)
-        next_forwarding_terms = continue_terms(
-            terms, located_body, usage, answered_history=history.extend(identities)
-        )
-        self._body_memories.find_or_create(request.thread).forwarding_terms = next_forwarding_terms
-        await self.deferred_records.defer(request, outcome, next_forwarding_terms.digest)
-        return True
 
     async def close(self) -> None:
         """Make all delayed records; end the background compactions and record their usage."""
@@ -160,25 +126,31 @@ class ProxyManager:
         located_body = incoming.body.located_body or self._locate(incoming)
         if OUR_NAME in located_body.watched_words:
             request = self._expand_own_items(incoming)
-        is_expanded = request is not incoming
-        if is_expanded:
+        if request is not incoming:
             located_body = self._locate(request)
         client_scope = _find_client_scope(incoming, located_body)
         await self.deferred_records.flush_session(client_scope)
-        handler = ManagedHandler(self.threads, self._mark_ttl, is_expanded=is_expanded)
-        await self._read_for(handler, request, located_body, client_scope=client_scope)
-        return handler
+        return await self._read(request, located_body, client_scope=client_scope)
 
-    async def _read_for(
+    async def _read_forwarded(self, request: ForwardedRequest) -> ManagedHandler:
+        """Read a request that was forwarded, after the delayed records of its thread are made."""
+        await self.deferred_records.flush_thread(request.thread)
+        return await self._read(
+            request.incoming,
+            request.located_body,
+            client_scope=request.client_scope,
+            known_length=request.terms.message_count,
+        )
+
+    async def _read(
         self,
-        handler: ManagedHandler,
         incoming: IncomingRequest,
         located_body: LocatedBody,
         *,
         client_scope: ClientScope,
         known_length: int = 0,
-    ) -> None:
-        """Read a request for its handler and find its thread. Requests of a known thread are read in their order.
+    ) -> ManagedHandler:
+        """Read a request and find its thread; return its handler. Requests of a known thread are read in their order.
 
         `known_length`: number of messages that are known to be those of the thread and were recorded before.
         """
@@ -196,8 +168,14 @@ class ProxyManager:
             call = await threads.open(
                 request.caller_history, request.settings, thread or "", known_length
             )
-            self.reader.remember(call.thread, located_body, parsed_request)
-            handler.set_request(request, call, self._body_memories.find_or_create(call.thread))
+            self.reader.remember(call.thread_id, located_body, parsed_request)
+            return ManagedHandler(
+                self.threads,
+                request,
+                call,
+                body_memory=self._body_memories.find_or_create(call.thread_id),
+                mark_ttl=self._mark_ttl,
+            )
 
     def _locate(self, incoming: IncomingRequest) -> LocatedBody:
         """Locate the fields and messages of a request's body."""
@@ -226,6 +204,26 @@ class ProxyManager:
             leading_compaction=LeadingCompaction(expanded.item_key, expanded.end),
         )
 
+    async def _try_record_later(self, request: ForwardedRequest, outcome: Outcome) -> bool:
+        """Record an unread request in a moment, perhaps with the next one; return False if it must be recorded now."""
+        reply = outcome.reply
+        usage = outcome.usage
+        if reply is None or usage is None or not self._may_wait(request, outcome):
+            return False
+        terms = request.terms
+        identities = identify_answer(request.incoming.api, reply, terms.model)
+        if not identities:
+            return False
+        located_body = request.located_body
+        history = self.reader.read_history(located_body, len(located_body.history_messages))
+        self.reader.remember_history(request.thread, located_body, history)
+        next_forwarding_terms = continue_terms(
+            terms, located_body, usage, answered_history=history.extend(identities)
+        )
+        self._body_memories.find_or_create(request.thread).forwarding_terms = next_forwarding_terms
+        await self.deferred_records.defer(request, outcome, next_forwarding_terms.digest)
+        return True
+
     def _may_wait(self, request: ForwardedRequest, outcome: Outcome) -> bool:
         """Return whether a record may wait: the thread ends where it did, and no other process gets its next call."""
         terms = self._body_memories.find_or_create(request.thread).forwarding_terms
@@ -247,9 +245,7 @@ class ProxyManager:
         """Record the last request of a thread with everything since the previous record."""
         request = record.request
         with self.threads.pending_links.hold_session_while_reading(request.client_scope):
-            handler = ManagedHandler(self.threads, self._mark_ttl)
-            await self._read_for(
-                handler,
+            handler = await self._read(
                 request.incoming,
                 request.located_body,
                 client_scope=request.client_scope,
@@ -262,49 +258,3 @@ class ProxyManager:
 def _find_client_scope(incoming: IncomingRequest, located_body: LocatedBody) -> ClientScope:
     head = incoming.head
     return find_client_scope(head.caller.tenant, head.headers, located_body.slices.fields)
-
-
-class ForwardedHandler(ManagedHandler):
-    """Handle a request that was forwarded first: read it when that is needed, after a second, or after its answer."""
-
-    def __init__(
-        self, manager: ProxyManager, mark_ttl: str | None, request: ForwardedRequest
-    ) -> None:
-        super().__init__(manager.threads, mark_ttl)
-        self.outgoing = request.outgoing
-        self._manager = manager
-        self._forwarded = request
-        self._read_task: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(READ_DELAY_SECONDS, self._start_read)
-
-    @property
-    def thread(self) -> str:
-        return self._forwarded.thread
-
-    async def wait_until_read(self) -> None:
-        await asyncio.shield(self._start_read())
-
-    async def record(self, outcome: Outcome, earlier_usage: Sequence[CanonicalUsage] = ()) -> None:
-        self._timer.cancel()
-        manager = self._manager
-        if self._read_task is None and await manager.try_record_later(self._forwarded, outcome):
-            return
-        client_scope = self._forwarded.client_scope
-        with manager.threads.pending_links.hold_session_while_reading(client_scope):
-            if self._read_task is None:
-                # Nothing else will wait for it, so no task is needed.
-                await self._read_now(is_answered=True)
-            else:
-                await asyncio.shield(self._read_task)
-        await super().record(outcome, earlier_usage)
-
-    def _start_read(self) -> asyncio.Task[None]:
-        """Read the request in the background, once."""
-        self._timer.cancel()
-        if self._read_task is None:
-            reading = self._read_now(is_answered=False)
-            self._read_task = asyncio.get_running_loop().create_task(reading)
-        return self._read_task
-
-    async def _read_now(self, *, is_answered: bool) -> None:
-        await self._manager.read_forwarded(self, self._forwarded, is_answered=is_answered)

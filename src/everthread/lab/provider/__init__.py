@@ -1,4 +1,4 @@
-"""A simulated provider of language models for offline use: real HTTP, the three protocols, everything else simulated.
+"""A simulated provider of language models for offline use, with real HTTP and the four protocols.
 
     async with Provider(models={"gpt-5": 400_000}, script=["Hello.", Fault("rate_limit", retry_after=1)]) as provider:
         client = AsyncOpenAI(base_url=f"{provider.url}/v1", api_key="any", max_retries=0)
@@ -8,12 +8,13 @@
 
 `provider.url` is the root: Anthropic's client takes it unchanged, OpenAI's with `/v1` (`provider.base_url(api)`).
 
-models   windows by name, or `ServedModel`s (dialect of the errors, output cap, cache minimum, …)
+models   windows by name, or `ServedModel`s, which also set the dialect of the errors, the output cap and more
 script   a list of answers, one for each request that is valid and fits the window. An answer is a text, a
          `ModelReply`, a `Fault`, or a function of the `ModelRequest` (also async) that returns one of these. Or one
-         such function for all requests, such as `RecordedAnswers(messages)`. None: echo the last message. If a function
-         raises (an assertion, say), the client gets a 500, and closing the provider raises the exception again
-faults   a `FaultPlan`: faults at random, by a seed
+         such function for all requests, such as `RecordedAnswers(messages)`. Without a script the provider echoes the
+         last message. If a function raises (an assertion, say), the client gets a 500, and closing the provider raises
+         the exception again
+faults   a `FaultPlan` with random but reproducible faults
 clock    returns the time in seconds, for the expiry of the caches
 
 The provider runs in the caller's event loop; run a blocking client in a thread (`asyncio.to_thread`).

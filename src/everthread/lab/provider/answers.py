@@ -1,4 +1,4 @@
-"""Answer a request: check it, choose the answer, count usage, apply a fault."""
+"""Decide how the provider answers a request: with a checked reply and its usage, an error, or a fault."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ SESSION_HEADERS = ("x-everthread-session", "x-session-id", "session-id", "sessio
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request. Logged on arrival, and complete before the answer's first byte is sent."""
+    """One request. It is logged on arrival and completed before the first byte of the answer is sent."""
 
     number: int
     """Counted from 1."""
     api: Api
     path: str
     headers: Mapping[str, str]
-    """With lower-case names."""
+    """The received headers, with lower-case names."""
     arrival_time: float
     body: Any = None
     """The received JSON; None if it was not JSON."""
@@ -68,9 +68,9 @@ class RequestRecord:
     cached_tokens: int = 0
     written_tokens: int = 0
     shared: PrefixDiff | None = None
-    """How far it extends the previous request of its session and model; None for the first."""
+    """How far it extends the previous request of the same session and model; None for the first."""
     events: list[str] = field(default_factory=list)
-    """Events while the answer was sent: `gone` if the client left, `reset`, `cut`."""
+    """What happened while the answer was sent: `gone` if the client left, `reset` or `cut` by a fault."""
 
     @property
     def model(self) -> str:
@@ -82,7 +82,7 @@ class RequestRecord:
 
     @property
     def session(self) -> str:
-        """Return the owner of the request by its headers; empty if they name none."""
+        """Return the session that the headers name; empty if they name none."""
         return next(
             (self.headers[name] for name in SESSION_HEADERS if self.headers.get(name)),
             "",
@@ -124,7 +124,7 @@ class ProviderCall:
 
 @dataclass(frozen=True, slots=True)
 class ProviderAnswer:
-    """A planned answer: a status, a body or the events of a stream, and the fault that interrupts it."""
+    """An answer before it is sent: a body or the events of a stream, and the fault that interrupts it."""
 
     status: int
     body: bytes = b""
@@ -201,7 +201,7 @@ def _has_no_content(event: SseEvent) -> bool:
         return event.event in _FRAME_EVENTS
     if event.data == "[DONE]":
         return True
-    # A chunk of a chat or of Gemini.
+    # Chat completions and Gemini stream chunks without an event name.
     chunk = json.loads(event.data)
     candidates = chunk.get("candidates") or [{}]
     return not chunk.get("choices") and "content" not in candidates[0]
@@ -240,7 +240,7 @@ def split_events(events: Iterable[SseEvent]) -> Iterator[SseEvent]:
 
 
 def _find_text(data: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Find the text of an event that may be split: return the object that holds it and its key, or an empty key."""
+    """Find the text of an event that may be split. Return the object that holds it, and its key or an empty text."""
     match data:
         case {
             "choices": [{"delta": {"tool_calls": [{"function": {"arguments": str()} as parent}]}}]
@@ -275,21 +275,21 @@ class ProviderLogic:
         self._caches = ProviderCaches(clock)
         self._readers: dict[str, PromptReader] = {}
         self._previous_requests: dict[tuple[str, str], ModelRequest] = {}
-        self._reasoning_by_item: dict[str, str] = {}
-        """The id of the reasoning before each item of a response, by the item's id."""
+        self._reasoning_id_by_item_id: dict[str, str] = {}
+        """The id of the reasoning that precedes each item of a response, by the item's id."""
 
     async def answer(self, protocol: Protocol, record: RequestRecord) -> ProviderAnswer:
-        """Return the answer to a request, and complete the `record` of that request."""
+        """Return the answer to a request and complete the request's record."""
         try:
-            answer = await self._decide_answer(protocol, record)
+            provider_answer = await self._decide_answer(protocol, record)
         except InputError as error:
-            answer = refuse(
+            provider_answer = refuse(
                 record,
                 make_refusal(protocol.api, 500, f"The simulator cannot answer: {error}."),
             )
-        is_hanging = answer.fault is not None and answer.fault.kind == "hang"
-        record.status = None if is_hanging else answer.status
-        return answer
+        is_hanging = provider_answer.fault is not None and provider_answer.fault.kind == "hang"
+        record.status = None if is_hanging else provider_answer.status
+        return provider_answer
 
     async def count_tokens(self, protocol: Protocol, record: RequestRecord) -> ProviderAnswer:
         """Answer a request that only asks for the number of its tokens."""
@@ -383,7 +383,7 @@ class ProviderLogic:
             call.protocol.api,
             call.request,
             call.record.body,
-            self._reasoning_by_item,
+            self._reasoning_id_by_item_id,
             blocks,
         )
         return problem or checks.find_image_excess(call.protocol.api, call.model, call.request)
@@ -403,30 +403,30 @@ class ProviderLogic:
     def _make_answer(
         self, call: ProviderCall, answer: ModelReply | str, fault: Fault | None
     ) -> ProviderAnswer:
-        """Return the answer. Only here the cache is read and written, because refused requests do not use it."""
+        """Return the answer to a request that is not refused; only such a request reads and writes the cache."""
         protocol = call.protocol
         record = call.record
         counter = self._readers[call.model.name].counter
         use = self._use_cache(call)
         record.cached_tokens = use.read
         record.written_tokens = use.write
-        thoughts = fault.tokens if fault and fault.kind == "huge_reasoning" else 0
+        extra_reasoning_tokens = fault.tokens if fault and fault.kind == "huge_reasoning" else 0
         reply, body = complete_reply(
             answer,
             protocol,
             counter,
-            name=call.model.name,
+            model=call.model.name,
             number=record.number,
             max_tokens=_count_output_room(call),
             use=use,
-            extra_reasoning_tokens=thoughts,
+            extra_reasoning_tokens=extra_reasoning_tokens,
         )
         record.reply = reply
-        self._reasoning_by_item |= map_items_to_reasoning(reply)
+        self._reasoning_id_by_item_id |= map_items_to_reasoning(reply)
         fault_kind = fault.kind if fault else ""
         if fault and fault_kind == "wrong_usage":
-            nonsense = CacheUse(fault.tokens, read=fault.tokens + 1)
-            body[protocol.usage_field] = protocol.make_usage(nonsense, -1, 0)
+            wrong_use = CacheUse(fault.tokens, read=fault.tokens + 1)
+            body[protocol.usage_field] = protocol.make_usage(wrong_use, -1, 0)
         if fault_kind == "no_usage" or (
             protocol.api == "openai_chat" and record.stream and not _wants_usage(record)
         ):
@@ -447,29 +447,29 @@ class ProviderLogic:
         return ProviderAnswer(200, b"", sent_events, fault)
 
     def _use_cache(self, call: ProviderCall) -> CacheUse:
-        """Use the cache: Claude's needs marks, all others work automatically."""
+        """Read and write the cache. Claude's needs marks; all others work automatically."""
         minimum = call.model.min_cached_tokens if _is_claude(call) else None
         return self._caches.use(call.model.name, call.prompt, minimum=minimum)
 
 
 def _is_claude(call: ProviderCall) -> bool:
-    """Return whether cache marks are understood: by Claude in any protocol, and by any model in Claude's."""
+    """Return whether the model understands cache marks: Claude in any protocol, and any model in Claude's."""
     return call.protocol.api == "anthropic" or "claude" in call.model.name.lower()
 
 
 def _count_output_room(call: ProviderCall) -> int:
-    """Return how many tokens the reply may have: the least of the request's, the model's and the window's limit."""
+    """Return how many tokens the reply may have within the limits of the request, the model and the window."""
     remaining_tokens = max(1, call.model.window - call.prompt.tokens)
     limits = (
         call.protocol.read_output_cap(call.record.body),
         call.model.max_output,
         remaining_tokens,
     )
-    return min(bound for bound in limits if bound is not None)
+    return min(limit for limit in limits if limit is not None)
 
 
 def _remove_usage(body: dict[str, Any], protocol: Protocol) -> None:
-    """Remove the usage from a reply. Anthropic's protocol requires one, whose figures become zero."""
+    """Remove the usage from a reply. In Anthropic's protocol, which requires one, set its figures to zero."""
     body.pop(protocol.usage_field, None)
     if protocol.api == "anthropic":
         body["usage"] = protocol.make_usage(CacheUse(0), 0, 0)

@@ -20,22 +20,22 @@ from everthread.lab.provider.prompt_blocks import Block, Prompt, Ttl, digest_tex
 CLAUDE_TTL_SECONDS: dict[Ttl, float] = {"5m": 300.0, "1h": 3600.0}
 MAX_MARKS = 4
 MAX_LOOKBACK_POSITIONS = 20
-"""Positions checked for each mark, its own included."""
+"""Maximum positions checked for each mark, including the position of the mark itself."""
 MAX_PREFIX_ENDS = 80
-"""Positions at which OpenAI looks for a cached prefix."""
+"""Maximum positions at which OpenAI looks for a cached prefix."""
 MIN_CACHED_TOKENS = 1024
 CACHE_STEP_TOKENS = 128
 PREFIX_SECONDS = 600.0
 
 _RUN_KINDS = (CALL_BLOCK_KINDS, RESULT_BLOCK_KINDS)
 _PIECE_CHARS = 256
-"""Characters compared at once inside a block: two prompts may start to differ in the middle of a message."""
+"""Characters compared at once inside a block, because two prompts may start to differ in the middle of a message."""
 
 
 def digest_prefixes(blocks: Sequence[Block], start_digest: bytes = b"") -> list[bytes]:
-    """Return, for each block, the digest of all text up to its end.
+    """Return a digest for each block, of all text up to the block's end.
 
-    `start_digest`: the digest of the text before the first block.
+    `start_digest` is the digest of the text before the first block.
     """
     digests = []
     digest = start_digest
@@ -46,7 +46,7 @@ def digest_prefixes(blocks: Sequence[Block], start_digest: bytes = b"") -> list[
 
 
 class PrefixDigests:
-    """Compute `digest_prefixes` of one request after another, reusing the digests of the blocks that did not change."""
+    """Computes `digest_prefixes` for one request after another, reusing the digests of blocks that did not change."""
 
     def __init__(self) -> None:
         self._blocks: Sequence[Block] = ()
@@ -136,7 +136,7 @@ class ClaudeCache:
         marked_indexes: Sequence[int],
         now: float,
     ) -> int | None:
-        """Return the end of the longest live prefix among the positions that the marks make Claude check."""
+        """Return the index of the block that ends the longest live prefix; None if the marks lead to none."""
         for mark_index in reversed(marked_indexes):
             for index in _list_lookback_positions(blocks, mark_index):
                 if self._is_alive(keys[index], now):
@@ -171,7 +171,7 @@ def find_prefix_seconds(model: str) -> float:
 
 
 class PrefixCache:
-    """The automatic cache of every model; `clock` returns the time in seconds."""
+    """The automatic cache of all models; `clock` returns the time in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -187,7 +187,7 @@ class PrefixCache:
         shared_tokens = 0
         for piece, digest in zip(pieces, self._digest_prefixes(pieces), strict=True):
             key = (model, digest)
-            # A digest covers the whole prefix, so none is known after the first unknown one.
+            # A digest covers the whole prefix, so after an unknown digest all others are unknown too.
             if now < self._last_uses.get(key, float("-inf")) + PREFIX_SECONDS:
                 shared_tokens += piece.tokens
             if prompt_tokens >= MIN_CACHED_TOKENS:
@@ -221,7 +221,7 @@ class BreakpointCache:
     ) -> CacheUse:
         """Read the longest known prefix and write new ones.
 
-        `lifetime`: seconds that the written and read prefixes live, as the request asks.
+        `lifetime` says for how many seconds the request wants the prefixes to be kept that it reads or writes.
         """
         now = self._clock()
         keys = [(model, digest) for digest in self._digest_prefixes(blocks)]
@@ -273,7 +273,7 @@ class ProviderCaches:
 
 @functools.lru_cache(maxsize=4096)
 def _split_block(block: Block) -> tuple[Block, ...]:
-    """Split a block into short pieces, its tokens spread over them by length."""
+    """Split a block into short pieces, and spread its tokens over them by length."""
     length = len(block.text)
     tokens_before = 0
     pieces = []

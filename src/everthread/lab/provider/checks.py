@@ -1,4 +1,4 @@
-"""Refuse malformed requests, as a provider does before it reads the prompt."""
+"""Refuse malformed and oversized requests, as a provider does before it reads the prompt."""
 
 from __future__ import annotations
 
@@ -56,23 +56,23 @@ def check_request(
     api: Api,
     request: ModelRequest,
     body: Mapping[str, Any],
-    reasoning_by_item: Mapping[str, str],
+    reasoning_id_by_item_id: Mapping[str, str],
     blocks: Sequence[Block] | None,
 ) -> Refusal | None:
     """Return the first problem of the request's form as an error of the provider; None if there is none.
 
-    `reasoning_by_item`: the reasoning before each item of an earlier response. `blocks`: the blocks of a request to
-    Claude, whose cache marks are checked; None for other requests.
+    `reasoning_id_by_item_id` names the reasoning before each item of an earlier response. `blocks` are those of a
+    request to Claude, whose cache marks are checked; None for other requests.
     """
     marks = () if blocks is None else _find_mark_problems(blocks, body)
-    problem = next(chain(_find_problems(api, request, body, reasoning_by_item), marks), None)
+    problem = next(chain(_find_problems(api, request, body, reasoning_id_by_item_id), marks), None)
     return None if problem is None else make_refusal(api, 400, problem)
 
 
 def find_overflow(
     api: Api, model: ServedModel, prompt_tokens: int, output_cap: int | None
 ) -> Refusal | None:
-    """Return the error if prompt and output are more than the model takes."""
+    """Return the error if the prompt and the requested output exceed what the model takes."""
     figures = {
         "model": model.name,
         "limit": model.window,
@@ -100,18 +100,18 @@ def find_image_excess(api: Api, model: ServedModel, request: ModelRequest) -> Re
     """Refuse a request with more images and documents than the model takes."""
     if model.max_images is None:
         return None
-    count = 0
+    attachment_count = 0
     for message in request.messages:
-        count += _count_attachments(parts_of(message))
+        attachment_count += _count_attachments(parts_of(message))
         for result in results_of(message):
             if isinstance(result.content, list):
-                count += _count_attachments(result.content)
-    if count <= model.max_images:
+                attachment_count += _count_attachments(result.content)
+    if attachment_count <= model.max_images:
         return None
     return make_refusal(
         api,
         400,
-        f"messages: too many images and documents: {count} > {model.max_images}",
+        f"messages: too many images and documents: {attachment_count} > {model.max_images}",
     )
 
 
@@ -126,7 +126,7 @@ def _find_problems(
     api: Api,
     request: ModelRequest,
     body: Mapping[str, Any],
-    reasoning_by_item: Mapping[str, str],
+    reasoning_id_by_item_id: Mapping[str, str],
 ) -> Iterator[str]:
     if api == "anthropic":
         if not isinstance(body.get("max_tokens"), int):
@@ -160,7 +160,7 @@ def _find_problems(
         yield from (
             _format_problem(api, problem) for problem in validate_messages(request.messages)
         )
-        yield from _find_reasoning_problems(body["input"], reasoning_by_item)
+        yield from _find_reasoning_problems(body["input"], reasoning_id_by_item_id)
 
 
 def _find_thinking_problems(body: Mapping[str, Any]) -> Iterator[str]:
@@ -223,14 +223,16 @@ def _find_compaction_problems(items: Any) -> Iterator[str]:
             yield f"The encrypted content of item '{item.get('id')}' could not be verified."
 
 
-def _find_reasoning_problems(items: Any, reasoning_by_item: Mapping[str, str]) -> Iterator[str]:
+def _find_reasoning_problems(
+    items: Any, reasoning_id_by_item_id: Mapping[str, str]
+) -> Iterator[str]:
     """Check that reasoning and the item after it come together."""
     item_list: list[Mapping[str, Any]] = items if isinstance(items, list) else []
     ids = {str(item.get("id")) for item in item_list}
     for item, next_item in pairwise([*item_list, _NO_ITEM]):
         if kind_of(item) == "reasoning" and (next_item is _NO_ITEM or _is_input(next_item)):
             yield f"Item '{item.get('id')}' of type 'reasoning' was provided without its required following item."
-        reasoning_id = reasoning_by_item.get(str(item.get("id")))
+        reasoning_id = reasoning_id_by_item_id.get(str(item.get("id")))
         if reasoning_id and reasoning_id not in ids:
             yield (
                 f"Item '{item['id']}' of type '{kind_of(item)}' was provided without its required 'reasoning' item: "
@@ -271,23 +273,22 @@ _PROBLEM_TEXTS: dict[Api, dict[str, str]] = {
         "": "Invalid 'input[{index}]': {message}.",
     },
 }
-"""The text of each protocol for a broken rule; the empty name is for rules without a text of their own."""
+"""The text of each protocol for a broken rule. Rules without a text of their own use the one with the empty name."""
 
 
 def _format_problem(api: Api, problem: Problem) -> str:
     rule: str = problem.rule
     if rule in ("misplaced-result", "duplicate-result"):
         rule = "orphan-result"
-    # The call id a problem names.
-    call = problem.message.partition("'")[2].rpartition("'")[0]
+    call_id = problem.message.partition("'")[2].rpartition("'")[0]
     template = _PROBLEM_TEXTS[api].get(rule) or _PROBLEM_TEXTS[api][""]
-    return template.format(index=problem.index, call=call, message=problem.message)
+    return template.format(index=problem.index, call=call_id, message=problem.message)
 
 
 def _find_mark_problems(blocks: Sequence[Block], body: Mapping[str, Any]) -> Iterator[str]:
-    count = sum(block.marks for block in blocks)
-    if count > MAX_MARKS:
-        yield f"A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {count}."
+    mark_count = sum(block.marks for block in blocks)
+    if mark_count > MAX_MARKS:
+        yield f"A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {mark_count}."
     has_short_mark = False
     for block in blocks:
         if block.mark and block.kind in REASONING_BLOCK_KINDS:

@@ -1,4 +1,4 @@
-"""Produce faults by a script or a seeded plan, in the words of a chosen provider."""
+"""Produce faults from a script or a seeded plan, with the error texts of a chosen provider."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class Fault:
 
 @dataclass(slots=True)
 class FaultPlan:
-    """Random faults, reproducible by the seed: each kind with its rate from 0 to 1 per request."""
+    """Random faults that the seed makes reproducible, each kind with its rate from 0 to 1 per request."""
 
     rates: Mapping[FaultKind, float]
     seed: int = 0
     seconds: float = 0.05
-    """Seconds that a fault of the plan hangs or delays."""
+    """How long a fault of the plan hangs or delays an answer, in seconds."""
     _random: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -96,10 +96,10 @@ class FaultPlan:
 
     def next(self) -> Fault | None:
         """Return the fault for the next request."""
-        number = self._random.random()
+        remaining = self._random.random()
         for kind, rate in self.rates.items():
-            number -= rate
-            if number < 0:
+            remaining -= rate
+            if remaining < 0:
                 return Fault(kind, seconds=self.seconds, after=self._random.randint(1, 6))
         return None
 
@@ -160,7 +160,7 @@ def make_overflow_refusal(
 def make_refusal(
     api: Api, status: int, message: str, *, kind: str = "", code: str | None = None
 ) -> Refusal:
-    """Return an error in the protocol's own format. `kind`: its type, if it is not the usual one of the status."""
+    """Return an error in the protocol's own format. `kind` is its type if the status alone does not determine it."""
     if api == "anthropic":
         error = {
             "type": kind or _ANTHROPIC_KINDS.get(status, "api_error"),
@@ -181,7 +181,7 @@ def make_refusal(
 
 
 def _fill_template(value: Any, figures: Mapping[str, Any]) -> Any:
-    """Return the template filled with the figures; a field that consists of one figure becomes a number."""
+    """Fill the template with the figures. A text that is only a placeholder becomes the number itself."""
     if isinstance(value, dict):
         return {key: _fill_template(item, figures) for key, item in value.items()}
     if not isinstance(value, str):

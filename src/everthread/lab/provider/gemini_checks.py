@@ -1,4 +1,4 @@
-"""Find the problems of a request's contents that Gemini refuses."""
+"""Find problems in a request's contents for which Gemini refuses the request."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def find_gemini_problems(body: Mapping[str, Any]) -> Iterator[str]:
 
 def _find_pairing_problems(contents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for index, content in enumerate(contents):
-        calls = _count_parts(content, "functionCall")
-        if calls and index and contents[index - 1].get("role") == "model":
+        call_count = _count_parts(content, "functionCall")
+        if call_count and index and contents[index - 1].get("role") == "model":
             yield (
                 "Please ensure that function call turn comes immediately after a user turn or after a function "
                 "response turn."
             )
-        answers = (
+        answer_count = (
             _count_parts(contents[index + 1], "functionResponse")
             if index + 1 < len(contents)
             else 0
         )
-        # The user continues without the results.
-        is_dropped = index == len(contents) - 2 and not answers
-        if calls != answers and not is_dropped:
+        # A call without results is accepted if the user continues the conversation after it.
+        is_dropped = index == len(contents) - 2 and not answer_count
+        if call_count != answer_count and not is_dropped:
             yield (
                 "Please ensure that the number of function response parts is equal to the number of function call "
                 "parts of the function call turn."

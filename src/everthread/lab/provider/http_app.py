@@ -1,4 +1,4 @@
-"""The provider's server: routes, models, one answer a request, and the faults that happen on the connection."""
+"""The provider's HTTP server: its routes, the list of models, and faults that happen on the connection."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class AnswerApp:
         await send(_make_start_message(answer, headers))
         for chunk in chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            # Each event is on its way before the next one, as a model writes.
+            # Let each event leave before the next one, as when a model writes.
             await asyncio.sleep(0)
             if (
                 fault
@@ -181,7 +181,7 @@ async def _wait_until_client_gone(receive: Receive) -> None:
 
 
 class Provider:
-    """A provider for tests, on a local port. `listen` is called with each record after its answer was sent."""
+    """A simulated provider on a local port. `listen` is called with each record after its answer was sent."""
 
     def __init__(  # noqa: PLR0913  each is an option of a test
         self,
@@ -210,7 +210,7 @@ class Provider:
 
     @property
     def url(self) -> str:
-        """Return the root of its addresses."""
+        """Return the address of the provider, without a path."""
         if self._server is None:
             raise InputError("the provider is not running; open it with `async with`")
         return f"http://127.0.0.1:{self._port}"
@@ -253,11 +253,11 @@ class Provider:
             (RESPONSES, f"{RESPONSES.path}/compact", logic.compact),
         ]
         for version in ("v1", "v1beta"):
-            model = f"/{version}/models/{{name}}"
+            model_path = f"/{version}/models/{{name}}"
             post_routes += [
-                (GEMINI, f"{model}:{method}", logic.answer) for method in GEMINI_METHODS
+                (GEMINI, f"{model_path}:{method}", logic.answer) for method in GEMINI_METHODS
             ]
-            post_routes.append((GEMINI, f"{model}:countTokens", logic.count_tokens))
+            post_routes.append((GEMINI, f"{model_path}:countTokens", logic.count_tokens))
         routes = [
             Route(path, self._make_endpoint(protocol, decide), methods=["POST"])
             for protocol, path, decide in post_routes
@@ -361,7 +361,7 @@ class Provider:
 
 
 def _add_path_fields(body: dict[str, Any], http: HttpRequest) -> dict[str, Any]:
-    """Return Gemini's body with the fields of its path: the model, and whether to stream."""
+    """Return Gemini's body with the fields that are in its path: the model, and whether to stream."""
     wrapped_request = body.get("generateContentRequest")
     is_stream = ":streamGenerateContent" in http.url.path
     fields: dict[str, Any] = {"stream": True} if is_stream else {}

@@ -34,18 +34,19 @@ Ttl = Literal["5m", "1h"]
 
 
 _PROMPT_FIELDS = ("tool_choice", "thinking", "output_config", "effort")
-"""Fields that precede the messages in Claude's prompt: a change in them is another prompt."""
+"""Fields that precede the messages in Claude's prompt, so that changing one makes another prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of the prompt at whose end a cached prefix may end: a tool, a part of the system prompt or a message."""
+    """A tool, a part of the system prompt or a part of a message, with which a cached prefix may end."""
 
     text: str
     tokens: int
     kind: str = "text"
     """Its type. Claude's cache counts neighbouring calls as one position, and so neighbouring results."""
     mark: Ttl | None = None
+    """The lifetime that its cache mark asks for."""
     path: str = ""
     """Its path in the request: `messages.3.content.0`."""
     marks: int = 0
@@ -64,7 +65,7 @@ class Prompt:
 
     blocks: Sequence[Block]
     tokens: int
-    """Tokens of the whole request, with those that open the reply."""
+    """Tokens of the whole request, including those that open the reply."""
     has_explicit_cache: bool = False
     """Whether the request sets all breakpoints itself."""
     lifetime: float = AUTOMATIC_CACHE_SECONDS
@@ -72,7 +73,7 @@ class Prompt:
 
 
 class PromptReader:
-    """Read requests for one model. Counts are cached by bytes, so that a longer history costs only its new part."""
+    """Reads requests for one model. Counts are cached by bytes, so that a longer history costs only its new part."""
 
     def __init__(self, model: str) -> None:
         self.counter = TokenCounter(model)
@@ -82,12 +83,12 @@ class PromptReader:
     def read(self, api: Api, request: ModelRequest, body: Mapping[str, Any]) -> Prompt:
         blocks = [*self._read_tools(api, request, body), *self._read_system(request)]
         blocks += self._read_messages(api, request)
-        total = sum(block.tokens for block in blocks) + self.counter.request(())
+        token_count = sum(block.tokens for block in blocks) + self.counter.request(())
         options = body.get(CACHE_OPTIONS_FIELD)
         is_explicit = isinstance(options, Mapping) and options.get("mode") == "explicit"
         return Prompt(
             _add_automatic_mark(blocks, body),
-            total,
+            token_count,
             has_explicit_cache=is_explicit,
             lifetime=find_automatic_lifetime(body),
         )
@@ -101,20 +102,20 @@ class PromptReader:
             if isinstance(wire_tools, list) and len(wire_tools) == len(request.tools)
             else request.tools
         )
-        sizes = self._count_blocks(
+        token_counts = self._count_blocks(
             f"tools:{byte_form_text(byte_form(tools))}",
             lambda: _count_prefixes(self.counter.tools, request.tools),
         )
-        for index, (tool, tokens) in enumerate(zip(tools, sizes, strict=True)):
+        for index, (tool, tokens) in enumerate(zip(tools, token_counts, strict=True)):
             yield _make_block(tool, tokens, f"tools.{index}", prefix="tool:", kind="tool")
 
     def _read_system(self, request: ModelRequest) -> Iterator[Block]:
         parts = parts_of({"content": request.system})
-        sizes = self._count_blocks(
+        token_counts = self._count_blocks(
             f"system:{byte_form_text(byte_form(parts))}",
             lambda: _count_prefixes(self.counter.system, parts),
         )
-        for index, (part, tokens) in enumerate(zip(parts, sizes, strict=True)):
+        for index, (part, tokens) in enumerate(zip(parts, token_counts, strict=True)):
             yield _make_block(part, tokens, f"system.{index}", prefix="system:")
 
     def _read_messages(self, api: Api, request: ModelRequest) -> Iterator[Block]:
@@ -129,10 +130,10 @@ class PromptReader:
             )
             parts = self._list_cache_units(api, message)
             content = f"{message.get('role')}:{byte_form_text(byte_form(parts))}"
-            sizes = self._count_blocks(
+            token_counts = self._count_blocks(
                 content, functools.partial(self._count_message, message, parts)
             )
-            for part, tokens in zip(parts, sizes, strict=True):
+            for part, tokens in zip(parts, token_counts, strict=True):
                 block_prefix = f"{prefix}{message.get('role')}:" if content_index == 0 else ""
                 block = _make_block(
                     part,
@@ -146,7 +147,7 @@ class PromptReader:
                 prefix = ""
 
     def _list_cache_units(self, api: Api, message: Message) -> list[Part]:
-        """Return the parts of a message at whose ends the cache may end: Claude's blocks, else the whole message."""
+        """Return the parts of a message with which a cached prefix may end: Claude's blocks, else the whole message."""
         record = native_record(message, api)
         value: Any = record["value"] if record else None
         if api == "anthropic" and isinstance(value, Mapping):
@@ -173,11 +174,13 @@ class PromptReader:
         total = self.counter.message(message)
         return [*(min(tokens, total) for tokens in sums), total]
 
-    def _count_blocks(self, content: str, count: Callable[[], list[int]]) -> tuple[int, ...]:
-        """Return the tokens of each block. `count` returns the tokens of all text up to the end of each block."""
+    def _count_blocks(
+        self, content: str, count_prefixes: Callable[[], list[int]]
+    ) -> tuple[int, ...]:
+        """Return the tokens of each block. `count_prefixes` returns the tokens of all text up to each block's end."""
         key = digest_text(content)
         if key not in self._token_counts:
-            sums = accumulate([0, *count()], max)
+            sums = accumulate([0, *count_prefixes()], max)
             self._token_counts[key] = tuple(
                 sum_after - sum_before for sum_before, sum_after in pairwise(sums)
             )
@@ -213,8 +216,8 @@ def _make_block(part: Part, tokens: int, path: str, *, prefix: str = "", kind: s
 
 def _list_marks(part: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the marks on a block and on blocks within a result."""
-    inner = part.get("content") if kind_of(part) in RESULT_BLOCK_KINDS else None
-    blocks = inner if isinstance(inner, list) else []
+    content = part.get("content") if kind_of(part) in RESULT_BLOCK_KINDS else None
+    blocks = content if isinstance(content, list) else []
     inner_marks = [
         mark for block in blocks if isinstance(block, dict) for mark in _list_marks(block)
     ]

@@ -1,4 +1,4 @@
-"""Complete an answer of the script to a reply in the form of its protocol, with its usage."""
+"""Turn an answer of the script into a reply in the form of its protocol, with its usage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from everthread.wire import gemini, openai_responses
 from everthread.wire.native_values import native_value, with_native
 
 _CALL_TOKENS = 10
-"""Tokens a call costs besides its name and arguments."""
+"""Tokens that a call costs besides its name and arguments."""
 
 
 def complete_reply(  # noqa: PLR0913  a reply depends on all of these
@@ -31,16 +31,16 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
     protocol: Protocol,
     counter: TokenCounter,
     *,
-    name: str,
+    model: str,
     number: int,
     max_tokens: int,
     use: CacheUse,
     extra_reasoning_tokens: int = 0,
 ) -> tuple[ModelReply, dict[str, Any]]:
-    """Complete an answer of the script to a reply, and return it with its body. A usage in the script is kept.
+    """Turn an answer of the script into a reply and return it with its body. A usage in the script is kept.
 
-    A text longer than `max_tokens` is cut; calls never are. `extra_reasoning_tokens`: reasoning tokens besides those of
-    the visible reasoning.
+    A text longer than `max_tokens` is cut; calls never are. `extra_reasoning_tokens` are added to those of the visible
+    reasoning.
     """
     reply = (
         ModelReply({"role": "assistant", "content": answer}) if isinstance(answer, str) else answer
@@ -50,7 +50,7 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
     reply = replace(
         reply,
         stop=stop,
-        model=reply.model or name,
+        model=reply.model or model,
         id=reply.id or f"{protocol.id_prefix}{number}",
     )
     text = reply.message.get("content")
@@ -67,9 +67,9 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
         replace(reply, message=_encode_thoughts(reply.message, protocol.api, reply.id))
     )
     if reply.usage is None:
-        reasoning = _count_reasoning_tokens(reply.message, counter) + extra_reasoning_tokens
+        reasoning_tokens = _count_reasoning_tokens(reply.message, counter) + extra_reasoning_tokens
         body[protocol.usage_field] = protocol.make_usage(
-            use, reasoning + count_answer(reply.message, counter), reasoning
+            use, reasoning_tokens + count_answer(reply.message, counter), reasoning_tokens
         )
     return protocol.codec.decode_reply(body), body
 
@@ -77,20 +77,20 @@ def complete_reply(  # noqa: PLR0913  a reply depends on all of these
 def map_items_to_reasoning(reply: ModelReply) -> dict[str, str]:
     """Return the id of the reasoning before each item of a response, by the item's id."""
     items = native_value(reply.message, "openai_responses")
-    reasoning_by_item: dict[str, str] = {}
+    reasoning_id_by_item_id: dict[str, str] = {}
     reasoning_id = ""
     for item in items if isinstance(items, list) else []:
         if kind_of(item) == "reasoning":
             reasoning_id = str(item.get("id"))
         elif reasoning_id:
-            reasoning_by_item[str(item.get("id"))] = reasoning_id
-    return reasoning_by_item
+            reasoning_id_by_item_id[str(item.get("id"))] = reasoning_id
+    return reasoning_id_by_item_id
 
 
 def _encode_thoughts(message: Message, api: Api, reply_id: str) -> Message:
     """Convert plain-text reasoning (`reasoning_content`) to the form of the protocol.
 
-    Chat clients read it unchanged; Claude signs it; the responses protocol hides it in an item; Gemini signs calls.
+    Chat clients read it unchanged, Claude signs it, the Responses protocol hides it in an item, and Gemini signs calls.
     """
     thinking = message.get("reasoning_content")
     if api == "gemini" and "_native" not in message:
@@ -142,11 +142,11 @@ def _sign_content(message: Message) -> Message:
 
 def count_answer(message: Message, counter: TokenCounter) -> int:
     """Count the tokens of an answer without its reasoning."""
-    calls = sum(
+    call_tokens = sum(
         counter.text(call.name) + counter.text(call.arguments) + _CALL_TOKENS
         for call in calls_of(message)
     )
-    return counter.text(text_of(message)) + counter.text(message.get("refusal") or "") + calls
+    return counter.text(text_of(message)) + counter.text(message.get("refusal") or "") + call_tokens
 
 
 def _count_reasoning_tokens(message: Message, counter: TokenCounter) -> int:

@@ -1,4 +1,4 @@
-"""Choose the provider's answers: from a list, a function, a recorded conversation, or an echo."""
+"""Choose the provider's answers from a list, a function, a recorded conversation, or an echo."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class ScriptedAnswers:
         self._used_count = 0
 
     async def next(self, request: ModelRequest) -> Answer:
+        """Return the next answer; raise `InputError` if the script is used up."""
         step: Step = self._respond
         if self._steps is not None:
             if self._used_count >= len(self._steps):
@@ -46,7 +47,7 @@ class ScriptedAnswers:
 
 
 def echo(request: ModelRequest) -> str:
-    """Echo the last message, so that a person sees that it arrived."""
+    """Echo the last message, to show a person that it arrived."""
     words = ""
     if request.messages:
         last_message = request.messages[-1]
@@ -91,8 +92,10 @@ class RecordedAnswers:
         latest_requested = reversed(requested[-_MAX_COMPARED_UTTERANCES:])
         latest_recorded = reversed(self._utterances[: position + 1])
         count = 0
-        for utterance, recorded in zip(latest_requested, latest_recorded, strict=False):
-            if utterance != recorded:
+        for requested_utterance, recorded_utterance in zip(
+            latest_requested, latest_recorded, strict=False
+        ):
+            if requested_utterance != recorded_utterance:
                 break
             count += 1
         return count
@@ -100,7 +103,7 @@ class RecordedAnswers:
 
 @dataclass(frozen=True, slots=True)
 class _Utterance:
-    """A message, or neighbouring messages of the user, which some protocols join into one."""
+    """A message, or several messages of the user in a row, which some protocols join into one."""
 
     role: str
     words: str
@@ -108,7 +111,7 @@ class _Utterance:
     """The next message of the assistant."""
 
     def ends_with(self, other: _Utterance) -> bool:
-        """Return whether the other is the last message, possibly after a summary in the same message."""
+        """Return whether this is the other message, possibly after a summary in the same message."""
         return self == other or (
             self.role == other.role
             and bool(other.words)

@@ -1,4 +1,4 @@
-"""The models that the provider serves, and the differences between the four protocols."""
+"""The models that the provider serves, and how the four protocols differ."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Protocol:
     content_field: str
     """The field with a reply's content."""
     make_usage: Callable[[CacheUse, int, int], dict[str, Any]]
-    """Makes the usage object from the use of the cache, the output tokens and the reasoning tokens among them."""
+    """Makes the usage object from the cache use, the output tokens and the reasoning tokens among them."""
     usage_field: str = "usage"
 
     @property
@@ -47,35 +47,39 @@ def _read_nested(fields: Any, names: list[str]) -> Any:
     return fields
 
 
-def _make_chat_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, Any]:
+def _make_chat_usage(use: CacheUse, output_tokens: int, reasoning_tokens: int) -> dict[str, Any]:
     write_field = {"cache_write_tokens": use.write} if use.write else {}
     return {
         "prompt_tokens": use.prompt,
-        "completion_tokens": output,
-        "total_tokens": use.prompt + output,
+        "completion_tokens": output_tokens,
+        "total_tokens": use.prompt + output_tokens,
         "prompt_tokens_details": {
             "cached_tokens": use.read,
             "audio_tokens": 0,
             **write_field,
         },
-        "completion_tokens_details": {"reasoning_tokens": reasoning, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": reasoning_tokens, "audio_tokens": 0},
     }
 
 
-def _make_responses_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, Any]:
+def _make_responses_usage(
+    use: CacheUse, output_tokens: int, reasoning_tokens: int
+) -> dict[str, Any]:
     return {
         "input_tokens": use.prompt,
         "input_tokens_details": {
             "cached_tokens": use.read,
             "cache_write_tokens": use.write,
         },
-        "output_tokens": output,
-        "output_tokens_details": {"reasoning_tokens": reasoning},
-        "total_tokens": use.prompt + output,
+        "output_tokens": output_tokens,
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "total_tokens": use.prompt + output_tokens,
     }
 
 
-def _make_anthropic_usage(use: CacheUse, output: int, _reasoning: int) -> dict[str, Any]:
+def _make_anthropic_usage(
+    use: CacheUse, output_tokens: int, _reasoning_tokens: int
+) -> dict[str, Any]:
     return {
         "input_tokens": use.input,
         "cache_creation_input_tokens": use.write,
@@ -84,18 +88,18 @@ def _make_anthropic_usage(use: CacheUse, output: int, _reasoning: int) -> dict[s
             "ephemeral_5m_input_tokens": use.write_5m,
             "ephemeral_1h_input_tokens": use.write_1h,
         },
-        "output_tokens": output,
+        "output_tokens": output_tokens,
         "service_tier": "standard",
     }
 
 
-def _make_gemini_usage(use: CacheUse, output: int, reasoning: int) -> dict[str, Any]:
+def _make_gemini_usage(use: CacheUse, output_tokens: int, reasoning_tokens: int) -> dict[str, Any]:
     return {
         "promptTokenCount": use.prompt,
         "cachedContentTokenCount": use.read,
-        "candidatesTokenCount": output - reasoning,
-        "thoughtsTokenCount": reasoning,
-        "totalTokenCount": use.prompt + output,
+        "candidatesTokenCount": output_tokens - reasoning_tokens,
+        "thoughtsTokenCount": reasoning_tokens,
+        "totalTokenCount": use.prompt + output_tokens,
         "promptTokensDetails": [{"modality": "TEXT", "tokenCount": use.prompt}],
     }
 
@@ -157,13 +161,13 @@ class ServedModel:
     max_output: int | None = None
     """Maximum output tokens that a request may ask for; None means all that the window leaves."""
     shows: WindowField | None = None
-    """Whether, and where, `GET /v1/models` states the window."""
+    """The field in which `GET /v1/models` states the window; None if it does not."""
     cache_minimum: int | None = None
     """The shortest prefix that Claude's cache takes; None: as documented for the model's name."""
     errors_in_stream: bool = False
     """Whether a streamed request that does not fit gets its error in a stream with status 200."""
     compacts: bool = True
-    """Whether it answers `compaction_trigger` and `/v1/responses/compact` with an item or refuses them."""
+    """Whether it answers `compaction_trigger` and `/v1/responses/compact` with a compaction item."""
     max_images: int | None = None
     """Maximum images and documents in a request; None means any number."""
     tokenizer: str | None = None
@@ -178,7 +182,7 @@ class ServedModel:
             raise InputError(f"the window of {self.name} is {self.window}; it must be at least 1")
 
     def choose_dialect(self, api: Api) -> str:
-        """Return the dialect of its errors on this protocol."""
+        """Return the dialect in which this model writes its errors on this protocol."""
         return self.dialect or OWN_DIALECTS[api]
 
     @property

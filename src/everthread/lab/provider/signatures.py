@@ -1,4 +1,4 @@
-"""Sign reasoning, calls and compactions as providers do, so that changed ones can be refused."""
+"""Sign reasoning, calls and compactions as providers do, so that altered ones can be refused."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from everthread.core.messages import (
 from everthread.core.types import ModelRequest
 
 _SIGNATURE_PREFIX = "bGFi"
-"""Prefix of signatures issued here; others are not checked."""
+"""Prefix of the signatures that this provider issues; others are not checked."""
 
 
 def is_forged(part: Mapping[str, Any]) -> bool:
-    """Return whether a thinking block has a signature that was issued here for another text."""
+    """Return whether a thinking block has a signature that this provider issued for another text."""
     signature = part.get("signature")
     if (
         kind_of(part) != "thinking"
@@ -43,7 +43,7 @@ def sign_call(call: Mapping[str, Any]) -> str:
 
 
 def is_forged_call(part: Mapping[str, Any]) -> bool:
-    """Return whether a call has a signature that was issued here for another call."""
+    """Return whether a call has a signature that this provider issued for another call."""
     signature = part.get("thoughtSignature")
     if (
         "functionCall" not in part
@@ -55,7 +55,7 @@ def is_forged_call(part: Mapping[str, Any]) -> bool:
 
 
 COMPACTION_TRIGGER = "compaction_trigger"
-"""With this item at its end a request of the Responses protocol asks for a compaction."""
+"""The last item of a request of the Responses protocol that asks for a compaction."""
 _COMPACTION_PREFIX = "bGFiY21w"
 
 
@@ -76,7 +76,7 @@ def make_compaction(request: ModelRequest, number: int) -> dict[str, Any]:
 
 
 def is_own_compaction(item: Mapping[str, Any]) -> bool:
-    """Return whether the item was issued here and is unchanged."""
+    """Return whether this provider issued the item and it is unchanged."""
     prefix, _, signed_payload = str(item.get("encrypted_content")).partition(".")
     payload, _, signature = signed_payload.partition(".")
     return prefix == _COMPACTION_PREFIX and signature == sign_text(payload)

@@ -1,4 +1,4 @@
-"""Play a conversation without Everthread: no management, caching alone, truncation."""
+"""Play a conversation without Everthread: without caching, with caching alone, and with truncation."""
 
 from __future__ import annotations
 
@@ -28,26 +28,30 @@ TRUNCATED_STRATEGY = "truncated"
 
 
 def play_baselines(inputs: ReplayInputs, facts: Sequence[StatedFact]) -> list[StrategyResult]:
-    """Play without caching, with caching, and with truncation. `facts`: look for these in what truncation leaves."""
-    cached, messages = _play_history(inputs, CACHED_STRATEGY, "caching, no compaction")
-    truncated = replace(cached, name=TRUNCATED_STRATEGY, label=result.TRUNCATION_CAUSE)
-    if cached.refused_call is not None or cached.peak > inputs.max_prompt_tokens:
-        truncated, messages = _play_history(inputs, TRUNCATED_STRATEGY, result.TRUNCATION_CAUSE)
+    """Play without caching, with caching, and with truncation, and look for the facts in what truncation leaves."""
+    cached_result, messages = _play_history(inputs, CACHED_STRATEGY, "caching, no compaction")
+    truncated_result = replace(
+        cached_result, name=TRUNCATED_STRATEGY, label=result.TRUNCATION_CAUSE
+    )
+    if cached_result.refused_call is not None or cached_result.peak > inputs.max_prompt_tokens:
+        truncated_result, messages = _play_history(
+            inputs, TRUNCATED_STRATEGY, result.TRUNCATION_CAUSE
+        )
     kept_facts = locate_facts_in_messages(facts, messages)
     return [
-        _price_without_cache(inputs, cached),
-        cached,
-        replace(truncated, facts=kept_facts),
+        _price_without_cache(inputs, cached_result),
+        cached_result,
+        replace(truncated_result, facts=kept_facts),
     ]
 
 
-def _price_without_cache(inputs: ReplayInputs, cached: StrategyResult) -> StrategyResult:
+def _price_without_cache(inputs: ReplayInputs, cached_result: StrategyResult) -> StrategyResult:
     """Return the same calls at the prices of uncached prompts."""
     uncached_calls = []
-    for planned, call in zip(inputs.calls, cached.calls, strict=False):
+    for planned_call, call in zip(inputs.calls, cached_result.calls, strict=False):
         use = CacheUse(call.use.prompt)
         input_cost, output_cost = price_call(
-            planned.model,
+            planned_call.model,
             use,
             call.output_tokens,
             timestamp=inputs.started_at + call.sent_at,
@@ -63,7 +67,7 @@ def _price_without_cache(inputs: ReplayInputs, cached: StrategyResult) -> Strate
             )
         )
     return replace(
-        cached,
+        cached_result,
         name=UNCACHED_STRATEGY,
         label="no management, no caching",
         calls=uncached_calls,
@@ -73,13 +77,16 @@ def _price_without_cache(inputs: ReplayInputs, cached: StrategyResult) -> Strate
 def _play_history(
     inputs: ReplayInputs, name: str, label: str
 ) -> tuple[StrategyResult, list[Message]]:
-    """Send the whole history with every request, or the end of it that fits, until a prompt exceeds the window."""
+    """Send the whole history with every request until a prompt exceeds the window.
+
+    The strategy `truncated` sends only the end of the history that fits.
+    """
     call_recorder = ReplayRecorder(inputs.ttl, inputs.started_at)
     clock = SteppedClock(0.0)
     marker = CacheMarker(inputs.ttl)
     caches = ReplayCaches(clock, inputs.recording)
     history: list[Message] = []
-    for number, call in enumerate(inputs.calls):
+    for call_index, call in enumerate(inputs.calls):
         history += call.inputs
         rewrite_cause = ""
         if name == TRUNCATED_STRATEGY:
@@ -91,9 +98,9 @@ def _play_history(
         request = marker.make_request(call.model, history, inputs.system, inputs.tools)
         prompt = inputs.prompts.read(request)
         if prompt.tokens > inputs.window:
-            return StrategyResult(name, label, call_recorder.calls, number), history
+            return StrategyResult(name, label, call_recorder.calls, call_index), history
         clock.now = call.sent_at
-        use = caches.use(number, request.model, prompt)
+        use = caches.use(call_index, request.model, prompt)
         call_recorder.record_call(
             request, use, call.output_tokens, call.sent_at, rewrite_cause=rewrite_cause
         )
@@ -103,7 +110,7 @@ def _play_history(
 
 
 def _fit_history(inputs: ReplayInputs, history: list[Message], model: str) -> list[Message]:
-    """Return the end of the history that fits, in whole groups of calls and results."""
+    """Return the end of the history that fits, without separating results from their calls."""
     counter = inputs.prompts.get_counter(model)
     size = counter.request((), system=inputs.system, tools=inputs.tools) + counter.messages(history)
     start = 0

@@ -1,4 +1,4 @@
-"""Record the calls of one strategy: their prices, and why they missed the cache."""
+"""Record what the calls of one strategy cost and why they missed the cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReplayRecorder:
 
     ttl: str
     started_at: float
-    """The time of the first call, in seconds since 1970: prices change."""
+    """The time of the first call, in seconds since 1970, because prices change."""
     calls: list[PlayedCall] = field(default_factory=list)
     _previous_call: tuple[ModelRequest, CacheUse, float] | None = None
 
@@ -38,8 +38,8 @@ class ReplayRecorder:
         *,
         rewrite_cause: str = "",
     ) -> None:
-        """Record a call. `rewrite_cause`: why its history does not extend that of the previous call."""
-        cause, missed = self._find_miss(request, use, sent_at, rewrite_cause)
+        """Record a call. `rewrite_cause` says why its history does not extend that of the previous call."""
+        cause, missed_tokens = self._find_miss(request, use, sent_at, rewrite_cause)
         self._previous_call = request, use, sent_at
         input_cost, output_cost = price_call(
             request.model, use, output_tokens, timestamp=self.started_at + sent_at
@@ -53,21 +53,21 @@ class ReplayRecorder:
                 input_cost=input_cost,
                 output_cost=output_cost,
                 miss=cause,
-                missed_tokens=missed,
+                missed_tokens=missed_tokens,
             )
         )
 
     def _find_miss(
         self, request: ModelRequest, use: CacheUse, sent_at: float, rewrite_cause: str
     ) -> tuple[result.Cause, int]:
-        """Return the first cause that applies, the most costly first, and the tokens missed."""
+        """Return why the call missed the cache and how many tokens. Of several causes, the most costly counts."""
         if self._previous_call is None:
             return result.FIRST_CAUSE, 0
         previous_request, previous_use, previous_time = self._previous_call
-        cached = _count_readable_tokens(previous_request.model, previous_use)
-        if cached == 0:
+        readable_tokens = _count_readable_tokens(previous_request.model, previous_use)
+        if readable_tokens == 0:
             return (result.SHORT_PROMPT_CAUSE if use.read == 0 else ""), 0
-        if cached <= use.read:
+        if readable_tokens <= use.read:
             return "", 0
         causes = [
             (previous_request.model != request.model, result.MODEL_CAUSE),
@@ -81,11 +81,11 @@ class ReplayRecorder:
         ]
         return next(
             (cause for applies, cause in causes if applies), result.CHANGED_CAUSE
-        ), cached - use.read
+        ), readable_tokens - use.read
 
 
 def price_call(
-    model: str, use: CacheUse, output: int, *, timestamp: float
+    model: str, use: CacheUse, output_tokens: int, *, timestamp: float
 ) -> tuple[Decimal | None, Decimal | None]:
     """Return dollars for the prompt and for the output; None if a price is unknown."""
     prices = prices_for(
@@ -93,18 +93,23 @@ def price_call(
     )
     if prices is None:
         return None, None
-    prompt = CanonicalUsage(
+    prompt_usage = CanonicalUsage(
         input_tokens=use.input,
         cache_read_tokens=use.read,
         cache_write_tokens=use.write,
         cache_write_1h_tokens=use.write_1h,
     )
-    return compute_cost(prompt, prices), compute_cost(CanonicalUsage(output_tokens=output), prices)
+    return compute_cost(prompt_usage, prices), compute_cost(
+        CanonicalUsage(output_tokens=output_tokens), prices
+    )
 
 
 def _count_readable_tokens(model: str, use: CacheUse) -> int:
-    """Return the tokens of a prompt that the next can read: with marks those read and written, else all but the end."""
+    """Return how many tokens of a prompt the next call can read from the cache.
+
+    With marks these are the tokens read and written, without marks all but the end of the prompt.
+    """
     if caches_by_marks(model):
         return use.read + use.write
-    cached = use.prompt - 2 * CACHE_STEP_TOKENS
-    return cached if cached >= MIN_CACHED_TOKENS else 0
+    readable_tokens = use.prompt - 2 * CACHE_STEP_TOKENS
+    return readable_tokens if readable_tokens >= MIN_CACHED_TOKENS else 0

@@ -39,7 +39,7 @@ from everthread.thread.options import SessionOptions
 from everthread.thread.route import Route
 
 CompactBefore = Callable[[int, Conversation], bool] | Collection[int]
-"""Calls before which to compact regardless of size: their indices, or a function."""
+"""The calls before which to compact regardless of size, as their indexes or as a function."""
 
 _USAGE_FORMATTERS = {protocol.api: protocol.make_usage for protocol in PROTOCOLS}
 
@@ -52,7 +52,7 @@ def make_route(model: str, window: int) -> Route:
 
 
 def find_ram_folder() -> str | None:
-    """Return a folder in memory if the system has one: the store of a replay is temporary."""
+    """Return a folder in memory if the system has one, because the store of a replay is temporary."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - its folder has a random name  # nosec B108
 
 
@@ -65,7 +65,7 @@ class SimulatedTimer:
         self._callback: Callable[[], None] | None = None
 
     def schedule(self, seconds: float, callback: Callable[[], None]) -> SimulatedTimer:
-        """Schedule a call; it replaces an earlier one."""
+        """Schedule a call, which replaces an earlier one."""
         self._due_time = self._clock.now + seconds
         self._callback = callback
         return self
@@ -74,7 +74,7 @@ class SimulatedTimer:
         self._callback = None
 
     def fire_before(self, moment: float) -> bool:
-        """Make the scheduled call if it is due before this moment. Return whether the call was made."""
+        """Make the scheduled call if it is due before this moment; return whether it was made."""
         callback = self._callback
         if callback is None or self._due_time > moment:
             return False
@@ -85,24 +85,24 @@ class SimulatedTimer:
 
 
 class ConversationPlayer:
-    """A replay of one conversation, call by call."""
+    """Plays the calls of one conversation in order."""
 
     def __init__(
         self,
         inputs: ReplayInputs,
         options: SessionOptions,
-        engine: Callable[[Services], ContextEngine],
-        compact: CompactBefore,
+        make_engine: Callable[[Services], ContextEngine],
+        compact_before: CompactBefore,
     ) -> None:
         self.inputs = inputs
         self._options = options
-        self._engine = engine
-        self._compact = compact
+        self._make_engine = make_engine
+        self._compact_before = compact_before
         self._clock = SteppedClock(0.0)
         self.call_recorder = ReplayRecorder(inputs.ttl, inputs.started_at)
         self.compactions: list[PlayedCompaction] = []
         self.notes: dict[str, str] = {}
-        """Notes by their text without figures. Of notes that differ only in figures, the last is kept."""
+        """Notes by their text without figures, so that of notes that differ only in figures the last is kept."""
         self.refused_call: int | None = None
         self._compaction_started = 0.0
         """The start of the last compaction, by a real clock."""
@@ -110,7 +110,7 @@ class ConversationPlayer:
 
     @asynccontextmanager
     async def play(self) -> AsyncIterator[Conversation]:
-        """Replay all calls; yield the conversation at its end. Its store is removed afterwards."""
+        """Replay all calls and yield the conversation at its end. Its store is removed afterwards."""
         inputs = self.inputs
         with tempfile.TemporaryDirectory(
             prefix="everthread-replay-", dir=find_ram_folder()
@@ -120,7 +120,7 @@ class ConversationPlayer:
                 setup = Setup(
                     store=store,
                     route=make_route(inputs.calls[0].model, inputs.window),
-                    make_engine=self._engine,
+                    make_engine=self._make_engine,
                     make_summarizer=lambda context: JournalWriter(context.counter),
                     options=self._options,
                     system=inputs.system,
@@ -137,13 +137,13 @@ class ConversationPlayer:
                 await store.close()
 
     def _on_event(self, event: Event) -> None:
-        number = len(self.call_recorder.calls)
+        call_index = len(self.call_recorder.calls)
         if isinstance(event, CompactionStarted):
             self._compaction_started = time.perf_counter()
         elif isinstance(event, CompactionDone):
             self.compactions.append(
                 PlayedCompaction(
-                    number,
+                    call_index,
                     event.reason,
                     tokens_before=event.tokens_before,
                     tokens_after=event.tokens_after,
@@ -154,7 +154,7 @@ class ConversationPlayer:
                 )
             )
         elif isinstance(event, CompactionFailed):
-            self._add_note(f"a compaction failed before call {number + 1:,}: {event.error}")
+            self._add_note(f"a compaction failed before call {call_index + 1:,}: {event.error}")
         elif isinstance(event, Notice):
             self._add_note(event.text)
 
@@ -164,23 +164,25 @@ class ConversationPlayer:
     async def _play_calls(self, conversation: Conversation) -> None:
         inputs = self.inputs
         caches = ReplayCaches(self._clock, inputs.recording)
-        compactions = 0
-        for number, call in enumerate(inputs.calls):
+        compaction_count = 0
+        for call_index, call in enumerate(inputs.calls):
             if self._timer.fire_before(call.sent_at):
                 await conversation.wait_for_idle_compaction()
             self._clock.now = call.sent_at
             if call.model != conversation.route.name:
                 await conversation.use_model(make_route(call.model, inputs.window))
             try:
-                prepared, prompt = await self._prepare_call(conversation, number)
+                prepared_request, prompt = await self._prepare_call(conversation, call_index)
             except ContextOverflowError as error:
                 self._add_note(str(error))
-                self.refused_call = number
+                self.refused_call = call_index
                 return
-            request = prepared.request
-            use = caches.use(number, request.model, prompt)
-            rewrite_cause = result.COMPACTION_CAUSE if len(self.compactions) > compactions else ""
-            compactions = len(self.compactions)
+            request = prepared_request.request
+            use = caches.use(call_index, request.model, prompt)
+            rewrite_cause = (
+                result.COMPACTION_CAUSE if len(self.compactions) > compaction_count else ""
+            )
+            compaction_count = len(self.compactions)
             self.call_recorder.record_call(
                 request,
                 use,
@@ -188,35 +190,43 @@ class ConversationPlayer:
                 call.sent_at,
                 rewrite_cause=rewrite_cause,
             )
-            usage = _USAGE_FORMATTERS[prepared.api](use, call.output_tokens, 0)
+            usage = _USAGE_FORMATTERS[prepared_request.api](use, call.output_tokens, 0)
             await conversation.record(ModelReply(call.answer, usage=usage, model=request.model))
             inputs.report_step()
 
     async def _add_summaries(self, conversation: Conversation) -> None:
         """Add to the compactions the summaries that were stored."""
-        records = await conversation.store.compactions(conversation.id)
-        for index, stored in zip(range(len(self.compactions)), records, strict=False):
+        stored_compactions = await conversation.store.compactions(conversation.id)
+        for index, stored_compaction in zip(
+            range(len(self.compactions)), stored_compactions, strict=False
+        ):
             self.compactions[index] = replace(
-                self.compactions[index], summary=stored.record.summary or ""
+                self.compactions[index], summary=stored_compaction.record.summary or ""
             )
 
     async def _prepare_call(
-        self, conversation: Conversation, number: int
+        self, conversation: Conversation, call_index: int
     ) -> tuple[PreparedRequest, Prompt]:
-        """Prepare the request of a call. A request over the window is refused and recovered until it fits."""
-        messages = list(self.inputs.calls[number].inputs)
-        compact = self._compact
-        if messages and compact:
+        """Prepare the request of a call. If it exceeds the window, recover as from a refusal until it fits."""
+        messages = list(self.inputs.calls[call_index].inputs)
+        compact_before = self._compact_before
+        if messages and compact_before:
             await conversation.add(messages)
             messages = []
-            if compact(number, conversation) if callable(compact) else number in compact:
+            if (
+                compact_before(call_index, conversation)
+                if callable(compact_before)
+                else call_index in compact_before
+            ):
                 compaction = await conversation.compress()
                 if not compaction.changed:
                     self._add_note(
-                        f"nothing was compacted before call {number + 1:,}: {compaction.reason}"
+                        f"nothing was compacted before call {call_index + 1:,}: {compaction.reason}"
                     )
-        prepared = await conversation.prepare(messages or None)
-        while (prompt := self.inputs.prompts.read(prepared.request)).tokens > self.inputs.window:
+        prepared_request = await conversation.prepare(messages or None)
+        while (
+            prompt := self.inputs.prompts.read(prepared_request.request)
+        ).tokens > self.inputs.window:
             refusal = f"prompt is too long: {prompt.tokens} tokens > {self.inputs.window} maximum"
-            prepared = await conversation.recover(ModelError(refusal, status=400))
-        return prepared, prompt
+            prepared_request = await conversation.recover(ModelError(refusal, status=400))
+        return prepared_request, prompt

@@ -34,14 +34,14 @@ class FirstPrompt:
     earlier_messages: Sequence[Message] = ()
     """Messages before the first of the log, if the session continues another one."""
     lasting_tokens: int = 0
-    """See `Recording`."""
+    """Tokens of the filler that stay cached when the conversation changes."""
 
 
 def complete_prompt(log: Log, calls: Sequence[PlannedCall], counter: TokenCounter) -> FirstPrompt:
     """Make the first prompt as large as the log states.
 
-    The log has neither the system prompt nor the tools of the client. A filler takes their place; the part of it that
-    stays in the cache is a block of its own.
+    The log has neither the system prompt nor the tools of the client. A filler takes their place, in which the part
+    that stays in the cache is a block of its own.
     """
     usage = calls[0].usage
     if usage is None or not usage.prompt_tokens:
@@ -72,7 +72,7 @@ def _find_lasting_tokens(usage: CanonicalUsage) -> int:
 
 
 def _make_earlier_messages(tokens: int, counter: TokenCounter) -> list[Message]:
-    """Return fillers of this many tokens for the earlier conversation, marked so that they are not the user's words."""
+    """Return fillers of this many tokens for the earlier conversation, marked as not written by the user."""
     messages: list[Message] = []
     while tokens > 0:
         size = min(tokens, EARLIER_MESSAGE_TOKENS)
@@ -82,16 +82,16 @@ def _make_earlier_messages(tokens: int, counter: TokenCounter) -> list[Message]:
     return messages
 
 
-def fill_text(tokens: int, count: Callable[[str], int]) -> str:
-    """Return a filler text of about this many tokens. `count` counts the tokens of a text."""
-    words = max(tokens - count(FILLER_START), 0)
+def fill_text(tokens: int, count_tokens: Callable[[str], int]) -> str:
+    """Return a filler text of about this many tokens."""
+    word_count = max(tokens - count_tokens(FILLER_START), 0)
     text = FILLER_START
     for _ in range(4):
-        text = FILLER_START + " fill" * words
-        counted_tokens = count(text)
-        if words == 0 or abs(counted_tokens - tokens) <= max(tokens // 1_000, 2):
+        text = FILLER_START + " fill" * word_count
+        counted_tokens = count_tokens(text)
+        if word_count == 0 or abs(counted_tokens - tokens) <= max(tokens // 1_000, 2):
             break
-        words = words * tokens // max(counted_tokens, 1)
+        word_count = word_count * tokens // max(counted_tokens, 1)
     return text
 
 

@@ -1,4 +1,4 @@
-"""The recorded session as a strategy: its calls at today's prices, and how far the prediction agrees with them."""
+"""Present the recorded session as a strategy, and measure how far the prediction agrees with it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RECORDED_STRATEGY = "recorded"
 def price_recorded_calls(inputs: ReplayInputs) -> list[PlayedCall | None]:
     """Return each call with its recorded usage and its price; None for a call without a recorded prompt."""
     priced_calls: list[PlayedCall | None] = []
-    messages = 0
+    message_count = 0
     for call in inputs.calls:
-        messages += len(call.inputs)
+        message_count += len(call.inputs)
         usage = call.usage
         if usage is None or not usage.prompt_tokens:
             priced_calls.append(None)
@@ -30,8 +30,10 @@ def price_recorded_calls(inputs: ReplayInputs) -> list[PlayedCall | None]:
                 call.output_tokens,
                 timestamp=inputs.started_at + call.sent_at,
             )
-            priced_calls.append(PlayedCall(call.sent_at, messages, use, call.output_tokens, *costs))
-        messages += 1
+            priced_calls.append(
+                PlayedCall(call.sent_at, message_count, use, call.output_tokens, *costs)
+            )
+        message_count += 1
     return priced_calls
 
 
@@ -62,24 +64,24 @@ def measure_agreement(
     recorded_calls: Sequence[PlayedCall | None],
     call_count: int,
 ) -> Agreement | None:
-    """Compare the predicted calls with the recorded calls, up to `call_count`. None if there is nothing to compare."""
-    predicted = []
-    recorded = []
+    """Compare the first `call_count` predicted calls with the recorded ones; None if there is nothing to compare."""
+    compared_predictions = []
+    compared_records = []
     for predicted_call, recorded_call in zip(
         predicted_calls[:call_count], recorded_calls[:call_count], strict=False
     ):
         if recorded_call is not None:
-            predicted.append(predicted_call)
-            recorded.append(recorded_call)
-    prompt_recorded = sum(call.use.prompt for call in recorded)
+            compared_predictions.append(predicted_call)
+            compared_records.append(recorded_call)
+    prompt_recorded = sum(call.use.prompt for call in compared_records)
     if not prompt_recorded:
         return None
     return Agreement(
-        len(recorded),
-        prompt_predicted=sum(call.use.prompt for call in predicted),
+        len(compared_records),
+        prompt_predicted=sum(call.use.prompt for call in compared_predictions),
         prompt_recorded=prompt_recorded,
-        input_predicted=_sum_input_costs(predicted),
-        input_recorded=_sum_input_costs(recorded),
+        input_predicted=_sum_input_costs(compared_predictions),
+        input_recorded=_sum_input_costs(compared_records),
     )
 
 

@@ -26,25 +26,25 @@ class Recording:
     shared_tokens: int
     """Tokens at the start of the prompt that were cached before the session began."""
     lasting_tokens: int
-    """Tokens at the start of the prompt that outlast a change of the conversation: parts of the system prompt."""
+    """Tokens of the system prompt that stay cached when the conversation after them changes."""
     ttl: str | None
     """The lifetime of Claude's cache that the client asked for; None if it wrote nothing to the cache."""
-    missed_calls: frozenset[int]
-    """Calls that missed the cache although their prompt continued the previous one."""
-    partly_missed_calls: frozenset[int]
-    """Calls that found only an older part of their prompt in an automatic cache."""
-    expired_calls: frozenset[int]
-    """Calls that missed because even the system prompt was no longer cached."""
+    missed_call_indexes: frozenset[int]
+    """Indexes of the calls that missed the cache although their prompt continued the previous one."""
+    partly_missed_call_indexes: frozenset[int]
+    """Indexes of the calls that found only an older part of their prompt in an automatic cache."""
+    expired_call_indexes: frozenset[int]
+    """Indexes of the calls that missed because even the system prompt was no longer cached."""
 
-    def count_cached_tokens(self, number: int) -> int:
+    def count_cached_tokens(self, call_index: int) -> int:
         """Return the tokens at the start of the prompt that a call still reads from the cache in spite of a miss.
 
         The first call reads the prefix that other sessions share. Any other call reads the part of system prompt and
         tools that outlasts a change of the conversation, or nothing if the cache expired.
         """
-        if number == 0:
+        if call_index == 0:
             return self.shared_tokens
-        return 0 if number in self.expired_calls else self.lasting_tokens
+        return 0 if call_index in self.expired_call_indexes else self.lasting_tokens
 
 
 def read_recording(
@@ -56,7 +56,7 @@ def read_recording(
 ) -> Recording | None:
     """Read the recording; None if the first call states no prompt.
 
-    `sizes`: the predicted prompt of each call. `lasting_tokens`: see `Recording`.
+    `sizes` are the predicted prompt tokens of each call. `lasting_tokens` is a field of `Recording`.
     """
     usage = calls[0].usage
     if usage is None or not usage.prompt_tokens:
@@ -65,31 +65,33 @@ def read_recording(
     ttl = None
     if usage.cache_write_tokens:
         ttl = "1h" if usage.cache_write_1h_tokens else "5m"
-    shares = _find_read_shares(calls, sizes, compactions)
-    missed_calls = frozenset(
-        number for number, share in shares.items() if share < MAX_READ_SHARE_OF_MISS
+    share_by_call_index = _find_read_shares(calls, sizes, compactions)
+    missed_call_indexes = frozenset(
+        call_index
+        for call_index, share in share_by_call_index.items()
+        if share < MAX_READ_SHARE_OF_MISS
     )
-    partly_missed_calls = frozenset(
-        number
-        for number, share in shares.items()
+    partly_missed_call_indexes = frozenset(
+        call_index
+        for call_index, share in share_by_call_index.items()
         if MAX_READ_SHARE_OF_MISS <= share < MAX_READ_SHARE_OF_PARTIAL_MISS
     )
     return Recording(
         shared_tokens,
         lasting_tokens=lasting_tokens,
         ttl=ttl,
-        missed_calls=missed_calls,
-        partly_missed_calls=partly_missed_calls,
-        expired_calls=frozenset(
-            number for number in missed_calls if _has_expired(calls, number, ttl)
+        missed_call_indexes=missed_call_indexes,
+        partly_missed_call_indexes=partly_missed_call_indexes,
+        expired_call_indexes=frozenset(
+            call_index for call_index in missed_call_indexes if _has_expired(calls, call_index, ttl)
         ),
     )
 
 
-def _has_expired(calls: Sequence[PlannedCall], number: int, ttl: str | None) -> bool:
+def _has_expired(calls: Sequence[PlannedCall], call_index: int, ttl: str | None) -> bool:
     """Return whether a cache with marks had expired before a call. An automatic cache is shared by sessions."""
-    model = calls[number].model
-    pause = calls[number].sent_at - calls[number - 1].sent_at
+    model = calls[call_index].model
+    pause = calls[call_index].sent_at - calls[call_index - 1].sent_at
     return caches_by_marks(model) and pause >= find_cache_seconds(model, ttl or "5m")
 
 
@@ -98,25 +100,35 @@ def _find_read_shares(
     sizes: Sequence[int],
     compactions: Sequence[ClientCompaction],
 ) -> dict[int, float]:
-    """Return, for each call that continued the previous prompt, the share of the reusable prompt that it read.
+    """Return the share of the reusable prompt that each call read which continued the previous prompt.
 
     Shares do not reveal the size of the prompt or the amount cached, which the replay must predict.
     """
-    calls_after_compaction = {
+    call_indexes_after_compaction = {
         find_first_call_after(calls, compaction) for compaction in compactions
     }
-    shares = {}
-    for number in range(1, len(calls)):
-        usage = calls[number].usage
-        if usage is not None and usage.prompt_tokens and number not in calls_after_compaction:
-            readable_share = sizes[number - 1] / sizes[number]
-            shares[number] = usage.cache_read_tokens / usage.prompt_tokens / readable_share
-    return shares
+    share_by_call_index = {}
+    for call_index in range(1, len(calls)):
+        usage = calls[call_index].usage
+        if (
+            usage is not None
+            and usage.prompt_tokens
+            and call_index not in call_indexes_after_compaction
+        ):
+            readable_share = sizes[call_index - 1] / sizes[call_index]
+            share_by_call_index[call_index] = (
+                usage.cache_read_tokens / usage.prompt_tokens / readable_share
+            )
+    return share_by_call_index
 
 
 def find_first_call_after(calls: Sequence[PlannedCall], compaction: ClientCompaction) -> int:
     """Return the index of the first call after a compaction of the client; the number of calls if no call follows."""
     return next(
-        (number for number, call in enumerate(calls) if call.entry >= compaction.next_entry_index),
+        (
+            call_index
+            for call_index, call in enumerate(calls)
+            if call.entry_index >= compaction.next_entry_index
+        ),
         len(calls),
     )

@@ -23,7 +23,7 @@ DEFAULT_MODEL = "claude-sonnet-4-5"
 
 @dataclass(frozen=True, slots=True)
 class ReplayInputs:
-    """The inputs that all strategies share: calls, window, system prompt, tools, recorded cache."""
+    """The calls of a replay and the settings that all strategies share."""
 
     calls: tuple[PlannedCall, ...]
     window: int
@@ -34,7 +34,7 @@ class ReplayInputs:
     prompts: PromptBlockReader
     report_step: Callable[[], None]
     recording: Recording | None = None
-    """None if the log states no usage: then the cache is simulated by the clock."""
+    """None if the log states no usage; the cache is then simulated by the clock."""
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -50,11 +50,11 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
     window: int | None,
     ttl: str,
     is_ttl_given: bool,
-    step: Callable[[], None],
+    report_step: Callable[[], None],
 ) -> ReplayInputs:
     """Prepare a replay of a log.
 
-    With `model` None each call has the model of the log, and the log's usage gives prompt sizes and cache misses.
+    Without a `model`, each call uses the model of the log, and the log's usage gives prompt sizes and cache misses.
     """
     prompts = PromptBlockReader()
     default_model = model or log.model or DEFAULT_MODEL
@@ -90,7 +90,7 @@ def prepare_inputs(  # noqa: PLR0913 - each is a choice of the caller
         system=system,
         tools=log.tools,
         prompts=prompts,
-        report_step=step,
+        report_step=report_step,
         recording=recording,
     )
 
@@ -108,7 +108,7 @@ def _complete_call(call: PlannedCall, model: str, prompts: PromptBlockReader) ->
 
 
 def _count_answer_tokens(call: PlannedCall, counter: TokenCounter, *, text_tokens: int) -> int:
-    """Return the tokens of an answer: the reported ones, or our own count if that is higher.
+    """Return the reported tokens of an answer, or our own count if that is higher.
 
     A log may state only the tokens of the stream's beginning.
     """

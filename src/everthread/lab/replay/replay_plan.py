@@ -1,8 +1,8 @@
 """Split a recorded conversation into model calls, each with its new messages, its answer and its time.
 
-The time between calls decides how much a provider's cache still holds. It comes from the log's own times; else from its
-usage (a call that read nothing from a filled cache came after the cache had expired); else it is assumed: some seconds
-before each message of the user, fewer before each result of a tool.
+The time between calls decides how much a provider's cache still holds. It comes from the log's own times, or else from
+its usage, because a call that read nothing from a filled cache came after the cache had expired. Without either it is
+assumed, with a longer pause before each message of the user than before each result of a tool.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PlannedCall:
     model: str = ""
     output_tokens: int = 0
     """Tokens of the answer."""
-    entry: int = 0
+    entry_index: int = 0
     """Index of the answer in the log."""
 
     @property
@@ -53,9 +53,11 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
+    """The calls of a conversation in order, with the times at which a replay sends them."""
+
     calls: tuple[PlannedCall, ...]
     notes: tuple[str, ...] = ()
-    """Repairs and assumptions."""
+    """What was repaired or assumed, in words."""
     times_from: str = "assumed"
     """The source of the times: `given`, `log`, `usage` or `assumed`."""
     started_at: float | None = None
@@ -75,18 +77,18 @@ def plan_replay(
     step: float = STEP_SECONDS,
     ttl: float = 300.0,
 ) -> ReplayPlan:
-    """Plan the calls of a conversation. `times`: their times in seconds; `ttl`: the lifetime of a cache entry.
+    """Plan the calls of a conversation. `times` are given in seconds, and `ttl` is the lifetime of a cache entry.
 
     Each call keeps the time and the usage of its own answer in the log, however many messages a repair changed.
     """
-    repaired = repair(
-        [_prepare_message(message, number) for number, message in enumerate(log.messages)]
+    repair_result = repair(
+        [_prepare_message(message, entry_index) for entry_index, message in enumerate(log.messages)]
     )
     calls = []
     recorded_times: list[float | None] = []
-    sent_times = _find_sent_times(log.entries)
-    for inputs, answer, number in _split_calls(repaired.messages):
-        entry = log.entries[number]
+    sent_time_by_entry_index = _find_sent_times(log.entries)
+    for inputs, answer, entry_index in _split_calls(repair_result.messages):
+        entry = log.entries[entry_index]
         calls.append(
             PlannedCall(
                 inputs,
@@ -94,15 +96,15 @@ def plan_replay(
                 usage=entry.usage,
                 cost=entry.cost,
                 model=entry.model,
-                entry=number,
+                entry_index=entry_index,
             )
         )
-        recorded_times.append(sent_times[number])
+        recorded_times.append(sent_time_by_entry_index[entry_index])
     if not calls:
         raise InputError(f"{log.source}: holds no answer of a model, so there is no call to replay")
     notes = []
-    if repaired.actions:
-        notes = [f"repairs: {len(repaired.actions):,}, the first: {repaired.actions[0]}"]
+    if repair_result.actions:
+        notes = [f"repairs: {len(repair_result.actions):,}, the first: {repair_result.actions[0]}"]
     if times is not None:
         call_times = _CallTimes(_check_times(times, len(calls)), "given")
     else:
@@ -173,13 +175,13 @@ _INDEX_KEY = "_entry"
 """Key of a message's index in the log. A repair keeps it, whatever else it changes."""
 
 
-def _prepare_message(message: Message, number: int) -> Message:
-    """Return the message with its index, without its native value; a later system message becomes a user message."""
-    prepared: dict[str, Any] = {key: value for key, value in message.items() if key != "_native"}
-    if prepared.get("role") in SYSTEM_ROLES:
-        prepared["role"] = "user"
-    prepared[_INDEX_KEY] = number
-    return cast("Message", prepared)
+def _prepare_message(message: Message, entry_index: int) -> Message:
+    """Return the message with its index, without its native value, and with the role `user` instead of `system`."""
+    fields: dict[str, Any] = {key: value for key, value in message.items() if key != "_native"}
+    if fields.get("role") in SYSTEM_ROLES:
+        fields["role"] = "user"
+    fields[_INDEX_KEY] = entry_index
+    return cast("Message", fields)
 
 
 def _split_calls(
@@ -189,26 +191,31 @@ def _split_calls(
     inputs: list[Message] = []
     for prepared_message in messages:
         fields: dict[str, Any] = dict(prepared_message)
-        number = fields.pop(_INDEX_KEY, None)
+        entry_index = fields.pop(_INDEX_KEY, None)
         message = cast("Message", fields)
         if _is_answer(message):
-            yield tuple(inputs), message, cast("int", number)
+            yield tuple(inputs), message, cast("int", entry_index)
             inputs = []
         else:
             inputs.append(message)
 
 
 def _find_sent_times(entries: Sequence[LoggedMessage]) -> dict[int, float | None]:
-    """Return when each answer was asked for, by the answer's index: the time of its last input, or its own time."""
-    sent_times: dict[int, float | None] = {}
+    """Return when the request for each answer was sent, by the answer's index.
+
+    That is the time of the last message before the answer, or the answer's own time.
+    """
+    sent_time_by_entry_index: dict[int, float | None] = {}
     last_input_time: float | None = None
-    for number, entry in enumerate(entries):
+    for entry_index, entry in enumerate(entries):
         if _is_answer(entry.message):
-            sent_times[number] = entry.timestamp if last_input_time is None else last_input_time
+            sent_time_by_entry_index[entry_index] = (
+                entry.timestamp if last_input_time is None else last_input_time
+            )
             last_input_time = None
         elif entry.timestamp is not None:
             last_input_time = entry.timestamp
-    return sent_times
+    return sent_time_by_entry_index
 
 
 def _complete_times(
@@ -218,14 +225,18 @@ def _complete_times(
     *,
     step: float,
 ) -> list[float]:
-    """Return a time for each call. A time that goes back (the clock was reset) is raised; a missing one is assumed."""
+    """Return a time for each call. Assume missing times, and raise a time that goes back because a clock was reset."""
     times: list[float] = []
     now = 0.0
-    for number, call in enumerate(calls):
-        recorded_time = recorded_times[number]
+    for call_index, call in enumerate(calls):
+        recorded_time = recorded_times[call_index]
         if recorded_time is None:
             next_time = next(
-                (later_time for later_time in recorded_times[number:] if later_time is not None),
+                (
+                    later_time
+                    for later_time in recorded_times[call_index:]
+                    if later_time is not None
+                ),
                 math.inf,
             )
             gap = pause if call.has_user_message else step
@@ -235,10 +246,10 @@ def _complete_times(
     return times
 
 
-def _check_times(times: Sequence[float], count: int) -> list[float]:
-    if len(times) != count:
+def _check_times(times: Sequence[float], call_count: int) -> list[float]:
+    if len(times) != call_count:
         raise InputError(
-            f"times has {len(times):,} entries; the conversation has {count:,} calls, one for each answer"
+            f"times has {len(times):,} entries; the conversation has {call_count:,} calls, one for each answer"
         )
     if any(later_time < earlier_time for earlier_time, later_time in pairwise(times)):
         raise InputError("times goes back: each call is sent at or after the one before")

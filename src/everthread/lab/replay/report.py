@@ -1,4 +1,4 @@
-"""Render replays as one self-contained HTML page: figures, charts and tables of each."""
+"""Render replays as one self-contained HTML page with figures, charts and tables."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def render_report(
     date: str = "",
     show_uncached: bool = False,
 ) -> str:
-    """Render one HTML page. `verdicts`: sentences for each replay. `show_uncached`: also show a run without caching."""
+    """Render one HTML page. `verdicts` has the sentences for each replay, in the same order."""
     sections = []
     for number, replay in enumerate(replays, 1):
         section = _make_section(replay, number, show_uncached=show_uncached)
@@ -135,40 +135,42 @@ def _make_overview_row(replay: Replay) -> tuple[str, ...]:
     retained_text = "\u2013"
     if facts is not None and facts.total:
         retained_text = format_share(facts.retained / facts.total)
-    cached = replay.strategy("cached")
+    cached_strategy = replay.strategy("cached")
     return (
         _name_recording(replay),
         f"{len(replay.everthread.calls):,}",
         f"{replay.everthread.peak:,}",
         f"{len(replay.compactions):,}",
         format_dollars(replay.everthread.cost),
-        format_share(replay.share_saved_against(cached)),
-        "" if cached.refused_call is None else "yes",
+        format_share(replay.share_saved_against(cached_strategy)),
+        "" if cached_strategy.refused_call is None else "yes",
         retained_text,
     )
 
 
 def _make_headline(replays: Sequence[Replay]) -> list[Figure]:
-    """Return the large figures: calls beyond the window, facts kept, dollars against caching alone."""
+    """Return the large figures about calls beyond the window, kept facts, and dollars."""
     shared_count = 0
     our_costs = []
     caching_costs = []
     for replay in replays:
-        cached = replay.strategy("cached")
-        count = replay.count_shared_calls(cached)
-        shared_count += count
-        our_costs.append(replay.everthread.cost_of_first(count))
-        caching_costs.append(cached.cost_of_first(count))
-    calls = sum(len(replay.everthread.calls) for replay in replays)
-    calls_beyond = calls - shared_count
+        cached_strategy = replay.strategy("cached")
+        call_count_of_replay = replay.count_shared_calls(cached_strategy)
+        shared_count += call_count_of_replay
+        our_costs.append(replay.everthread.cost_of_first(call_count_of_replay))
+        caching_costs.append(cached_strategy.cost_of_first(call_count_of_replay))
+    call_count = sum(len(replay.everthread.calls) for replay in replays)
+    call_count_beyond_window = call_count - shared_count
     compactions_text = count_noun(sum(len(replay.compactions) for replay in replays), "compaction")
     peak = max(replay.everthread.peak for replay in replays)
     peak_text = f"{compactions_text}, prompts of at most {peak:,} tokens"
-    if calls_beyond:
-        detail = f"of {calls:,} in all; {peak_text}"
-        lead_figure = Figure(count_noun(calls_beyond, "call"), "beyond the window", detail)
+    if call_count_beyond_window:
+        detail = f"of {call_count:,} in all; {peak_text}"
+        lead_figure = Figure(
+            count_noun(call_count_beyond_window, "call"), "beyond the window", detail
+        )
     else:
-        lead_figure = Figure(count_noun(calls, "call"), "within the window", peak_text)
+        lead_figure = Figure(count_noun(call_count, "call"), "within the window", peak_text)
     spent_dollars = sum_costs(replay.everthread.cost for replay in replays)
     price_note = "" if spent_dollars else "the model has no price in the table"
     return [
@@ -181,24 +183,24 @@ def _make_headline(replays: Sequence[Replay]) -> list[Figure]:
 
 def _make_facts_figure(replays: Sequence[Replay]) -> list[Figure]:
     """Return a figure with the share of the facts that was kept; no figure if no facts were looked for."""
-    facts_of_replays = [replay.everthread.facts or FactCounts() for replay in replays]
-    count = sum(facts.total for facts in facts_of_replays)
-    if not count:
+    fact_counts = [replay.everthread.facts or FactCounts() for replay in replays]
+    fact_count = sum(facts.total for facts in fact_counts)
+    if not fact_count:
         return []
-    context_share = sum(facts.retained for facts in facts_of_replays) / count
-    recalled_share = sum(facts.recoverable for facts in facts_of_replays) / count
+    context_share = sum(facts.retained for facts in fact_counts) / fact_count
+    recalled_share = sum(facts.recoverable for facts in fact_counts) / fact_count
     detail = f"{format_share(context_share)} in the last prompt, {format_share(recalled_share)} more by recall"
     return [
         Figure(
             format_share(context_share + recalled_share),
-            f"of {count:,} facts kept",
+            f"of {fact_count:,} facts kept",
             detail,
         )
     ]
 
 
 def _make_saving_figure(
-    our_cost: Decimal | None, caching_cost: Decimal | None, calls: int
+    our_cost: Decimal | None, caching_cost: Decimal | None, call_count: int
 ) -> list[Figure]:
     """Return a figure with the dollars that were saved or paid more; no figure without prices."""
     if our_cost is None or not caching_cost:
@@ -209,7 +211,7 @@ def _make_saving_figure(
     else:
         label = f"saved, {format_share(float(1 - our_cost / caching_cost))}"
         preposition = "of"
-    calls_text = f"the same {count_noun(calls, 'call')} with caching alone"
+    calls_text = f"the same {count_noun(call_count, 'call')} with caching alone"
     detail = f"{preposition} {format_dollars(caching_cost)} for {calls_text}"
     return [Figure(format_dollars(abs(caching_cost - our_cost)), label, detail)]
 
@@ -257,11 +259,11 @@ def _make_compaction_row(compaction: PlayedCompaction) -> tuple[str, ...]:
 
 
 def _make_miss_rows(strategy: StrategyResult) -> list[tuple[str, ...]]:
-    """Return a row for each cause of a cache miss: the calls, and the tokens that they did not read."""
+    """Return a row for each cause of a cache miss, with its calls and the tokens that they did not read."""
     rows: list[tuple[str, ...]] = []
-    for cause, count in strategy.misses.most_common():
+    for cause, call_count in strategy.misses.most_common():
         tokens = sum(call.missed_tokens for call in strategy.calls if call.miss == cause)
-        rows.append((cause, f"{count:,}", f"{tokens:,}"))
+        rows.append((cause, f"{call_count:,}", f"{tokens:,}"))
     return rows
 
 
@@ -286,14 +288,14 @@ def _make_strategy_row(replay: Replay, strategy: StrategyResult) -> tuple[str, .
     )
 
 
-def _make_fact_rows(facts: FactCounts, truncated: FactCounts | None) -> list[tuple[str, ...]]:
-    """Return a row for each kind of fact: in the context, found by a search, lost, left by truncation."""
+def _make_fact_rows(facts: FactCounts, truncated_facts: FactCounts | None) -> list[tuple[str, ...]]:
+    """Return a row for each kind of fact with its counts by location, and the count that truncation left."""
     rows = []
     for kind, counts in facts.kinds.items():
         styled_counts = zip(("kept", "found-part", "lost"), counts, strict=True)
         segments = [Segment(style, f"{count:,}", count) for style, count in styled_counts if count]
         chart_bar = draw_bar(segments, sum(counts), f"{counts[0]} of {sum(counts)} in the context")
-        truncated_count = truncated.kinds[kind][0] if truncated else 0
+        truncated_count = truncated_facts.kinds[kind][0] if truncated_facts else 0
         rows.append(
             (
                 kind,
@@ -309,8 +311,8 @@ def _make_context_chart(replay: Replay, number: int) -> Chart:
     strategies = [strategy for strategy in replay.strategies if strategy.name != "uncached"]
     lines = []
     for strategy in strategies:
-        prompts = [call.use.prompt for call in strategy.calls]
-        lines.append(Line(strategy.label, LINE_STYLES[strategy.name], prompts))
+        prompt_sizes = [call.use.prompt for call in strategy.calls]
+        lines.append(Line(strategy.label, LINE_STYLES[strategy.name], prompt_sizes))
     marks = []
     for compaction in replay.compactions:
         sizes = f"{compaction.tokens_before:,} to {compaction.tokens_after:,} tokens"

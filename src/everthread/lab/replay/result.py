@@ -87,7 +87,7 @@ class PlayedCompaction:
 
 
 class FactLocation(IntEnum):
-    """Where a fact of the conversation is at its end."""
+    """Where a fact is at the end of the conversation."""
 
     IN_CONTEXT = 0
     FOUND_BY_SEARCH = 1
@@ -96,7 +96,7 @@ class FactLocation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FactCounts:
-    """The facts of the conversation by kind: how many are in the context at its end, found by recall, lost."""
+    """The facts of a conversation, each with its location at the end."""
 
     facts: Sequence[tuple[str, str, FactLocation]] = ()
     """The kind, the words and the location of each fact."""
@@ -104,16 +104,16 @@ class FactCounts:
     @property
     def kinds(self) -> dict[str, tuple[int, int, int]]:
         """Return how many facts of each kind are retained, recoverable and lost."""
-        locations: dict[str, Counter[FactLocation]] = {}
+        location_counts_by_kind: dict[str, Counter[FactLocation]] = {}
         for kind, _, location in self.facts:
-            locations.setdefault(kind, Counter())[location] += 1
+            location_counts_by_kind.setdefault(kind, Counter())[location] += 1
         return {
             kind: (
                 counts[FactLocation.IN_CONTEXT],
                 counts[FactLocation.FOUND_BY_SEARCH],
                 counts[FactLocation.LOST],
             )
-            for kind, counts in locations.items()
+            for kind, counts in location_counts_by_kind.items()
         }
 
     @property
@@ -138,7 +138,7 @@ class FactCounts:
 
 @dataclass(frozen=True, slots=True)
 class StrategyResult:
-    """The calls of a conversation under one strategy: Everthread, or a baseline."""
+    """The calls of a conversation under one strategy, which is Everthread or a baseline."""
 
     name: str
     label: str
@@ -179,9 +179,9 @@ class StrategyResult:
     def cost(self) -> Decimal | None:
         return sum_costs(call.cost for call in self.calls)
 
-    def cost_of_first(self, calls: int) -> Decimal | None:
+    def cost_of_first(self, call_count: int) -> Decimal | None:
         """Return the dollars of the first calls, to compare with a strategy that ended earlier."""
-        return sum_costs(call.cost for call in self.calls[:calls])
+        return sum_costs(call.cost for call in self.calls[:call_count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +214,10 @@ class Replay:
     engine: str = "compressor"
     notes: Sequence[str] = ()
     recorded_cost: float | None = None
-    """The dollars in the log, if it has those of every call."""
+    """The dollars in the log; None if it does not state those of every call."""
     seconds: float = 0.0
     log: LogFigures | None = None
-    """Facts about the recorded session, if it was a log."""
+    """Facts about the recorded session; None if it was not a log of a known client."""
     agreement: Agreement | None = None
     """None if the log states no usage."""
 

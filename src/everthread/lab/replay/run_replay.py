@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.registry import create_engine
 from everthread.config import Config, home_directory
 from everthread.core.messages import Message
@@ -43,8 +42,8 @@ from everthread.lab.replay.tracked_facts import collect_facts, locate_facts
 from everthread.thread.options import SessionOptions
 
 EVERTHREAD = "everthread"
-ReportCalls = Callable[[int, int], None]
-"""Called with the number of finished steps and of all steps."""
+ReportSteps = Callable[[int, int], None]
+"""Called with the number of finished steps and the number of all steps."""
 
 
 async def areplay(  # noqa: PLR0913 - the options of a replay
@@ -61,10 +60,10 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
     compact: CompactBefore = (),
     with_baselines: bool = True,
     with_facts: bool | None = None,
-    progress: ReportCalls | None = None,
+    progress: ReportSteps | None = None,
     ttl: str | None = None,
 ) -> Replay:
-    """Replay a conversation in simulated time. Summaries are journals; nothing is sent anywhere.
+    """Replay a conversation in simulated time. Summaries are journals, and nothing is sent anywhere.
 
     - `model`, `window`: default to the model of each call in the log, and to its window.
     - `times`: the time of each call, in seconds. Default: the times of the log; calls without a time are assumed
@@ -76,7 +75,9 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
     The usage in a log gives the size of system prompt and tools, the calls that missed the cache, and its lifetime.
     """
     started_at = time.perf_counter()
-    log = conversation if isinstance(conversation, Log) else _make_log(conversation)
+    log = conversation
+    if not isinstance(log, Log):
+        log = Log("messages", "core", [LoggedMessage(message) for message in log])
     settings = replace(options or make_session_options(Config()), background=False)
     lifetime = find_cache_seconds(model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl)
     plan = plan_replay(log, times=times, pause=pause, step=step, ttl=lifetime)
@@ -87,12 +88,14 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
         window=window,
         ttl=ttl or settings.cache_ttl,
         is_ttl_given=ttl is not None,
-        step=_count_steps(progress, len(plan.calls) * (3 if with_baselines else 1)),
+        report_step=_make_step_reporter(progress, len(plan.calls) * (3 if with_baselines else 1)),
     )
     player = ConversationPlayer(
         inputs,
         replace(settings, cache_ttl=inputs.ttl),
-        _make_engine_factory(engine, dict(engine_options or {})),
+        lambda services: create_engine(
+            engine, services, dict(engine_options or {}), home=home_directory()
+        ),
         compact,
     )
     replay = await _play_strategies(
@@ -115,9 +118,9 @@ async def _play_strategies(
 ) -> Replay:
     inputs = player.inputs
     stated_facts = collect_facts(plan.messages) if with_baselines or with_facts else []
-    async with player.play() as played:
-        threshold = played.threshold
-        facts = await locate_facts(stated_facts, played) if with_facts else None
+    async with player.play() as conversation:
+        threshold = conversation.threshold
+        facts = await locate_facts(stated_facts, conversation) if with_facts else None
     calls = player.call_recorder.calls
     strategies = [StrategyResult(EVERTHREAD, "Everthread", calls, player.refused_call, facts)]
     agreement: Agreement | None = None
@@ -143,21 +146,13 @@ async def _play_strategies(
 
 
 def replay(conversation: Log | Sequence[Message], **arguments: Any) -> Replay:
-    """Like `areplay`, from a script or from inside a running event loop."""
+    """Run `areplay` from a script or from inside a running event loop."""
     return run_sync(areplay(conversation, **arguments))
 
 
-def _make_log(messages: Sequence[Message]) -> Log:
-    return Log("messages", "core", [LoggedMessage(message) for message in messages])
-
-
-def _count_steps(progress: ReportCalls | None, steps: int) -> Callable[[], None]:
+def _make_step_reporter(progress: ReportSteps | None, step_count: int) -> Callable[[], None]:
     step_numbers = count(1)
-    return lambda: progress(next(step_numbers), steps) if progress is not None else None
-
-
-def _make_engine_factory(name: str, options: dict[str, Any]) -> Callable[[Services], ContextEngine]:
-    return lambda services: create_engine(name, services, options, home=home_directory())
+    return lambda: progress(next(step_numbers), step_count) if progress is not None else None
 
 
 def _sum_recorded_cost(inputs: ReplayInputs) -> float | None:

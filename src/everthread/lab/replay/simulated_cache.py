@@ -24,7 +24,7 @@ class PromptBlockReader:
     def __init__(self) -> None:
         self._readers: dict[str, PromptReader] = {}
         self._blocks: dict[tuple[str, int], tuple[Message, Sequence[Block]]] = {}
-        """Blocks by model and the message's id, with the message: the reference keeps its id unique."""
+        """Blocks by model and `id(message)`, with the message itself, because the reference keeps the id unique."""
         self._head: ModelRequest | None = None
         self._head_blocks: Sequence[Block] = ()
 
@@ -44,7 +44,7 @@ class PromptBlockReader:
         )
 
     def _read_head(self, request: ModelRequest) -> Sequence[Block]:
-        """Return the blocks of system prompt and tools: the same objects until one of the two changes."""
+        """Return the blocks of system prompt and tools, which are the same objects until one of the two changes."""
         head = replace(request, messages=[], params={})
         if head != self._head:
             self._head = head
@@ -80,7 +80,7 @@ class PromptBlockReader:
 
 
 class ReplayCaches:
-    """The provider's caches, for one strategy.
+    """The provider's caches during one strategy.
 
     Without a recording, entries expire by the clock. With one, the calls that missed in the log miss here too, and no
     others do, except for changes that the strategy itself makes. An automatic cache is spread over several machines: a
@@ -94,13 +94,13 @@ class ReplayCaches:
         self._other_machine = ProviderCaches(self._clock)
 
     def use(self, call_index: int, model: str, prompt: Prompt) -> CacheUse:
-        """Return the use of the cache by the call with this index."""
+        """Read and write the cache for the call with this index."""
         recording = self._recording
         minimum = find_cache_minimum(model) if caches_by_marks(model) else None
         if recording is None:
             return self._caches.use(model, prompt, minimum=minimum)
-        is_missed = call_index == 0 or call_index in recording.missed_calls
-        is_partly_missed = minimum is None and call_index in recording.partly_missed_calls
+        is_missed = call_index == 0 or call_index in recording.missed_call_indexes
+        is_partly_missed = minimum is None and call_index in recording.partly_missed_call_indexes
         if is_missed:
             self._caches = ProviderCaches(self._clock)
             self._fill_caches(model, prompt, recording.count_cached_tokens(call_index))

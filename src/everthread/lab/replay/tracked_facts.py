@@ -1,7 +1,7 @@
 """Collect the facts of a conversation and locate each at its end: in the context, found by a search, or lost.
 
-Files, commands and ids come from the calls' arguments, errors from the output of commands by one pattern: the engine
-chooses what it keeps by other means. Every message of the user is a fact.
+Files, commands and ids come from the calls' arguments, and errors from the output of commands by one pattern, because
+the engine chooses what it keeps by other means. Every message of the user is a fact.
 """
 
 from __future__ import annotations
@@ -58,27 +58,27 @@ class StatedFact:
 
 
 def collect_facts(messages: Sequence[Message]) -> list[StatedFact]:
-    """Return every fact of the conversation, once."""
+    """Return every fact of the conversation once."""
     user_messages = [user_text(message).strip() for message in messages if is_user_message(message)]
-    texts: dict[str, list[str]] = {kind: [] for kind in FACT_KINDS}
-    texts[LATEST_REQUEST_KIND] = user_messages[-1:]
-    texts[ERROR_KIND] = [*_find_errors(messages)]
+    texts_by_kind: dict[str, list[str]] = {kind: [] for kind in FACT_KINDS}
+    texts_by_kind[LATEST_REQUEST_KIND] = user_messages[-1:]
+    texts_by_kind[ERROR_KIND] = [*_find_errors(messages)]
     for message in messages:
         for call in calls_of(message):
             for kind, value in _list_facts_in_call(call):
-                texts[kind].append(value)
-    for kind, values in texts.items():
-        texts[kind] = [_shorten(value) for value in values]
+                texts_by_kind[kind].append(value)
+    for kind, values in texts_by_kind.items():
+        texts_by_kind[kind] = [_shorten(value) for value in values]
     for text in user_messages[:-1]:
-        texts[USER_MESSAGE_KIND] += _list_message_edges(text)
+        texts_by_kind[USER_MESSAGE_KIND] += _list_message_edges(text)
     facts = []
     for kind in FACT_KINDS:
-        facts += [StatedFact(kind, text) for text in dict.fromkeys(texts[kind]) if text]
+        facts += [StatedFact(kind, text) for text in dict.fromkeys(texts_by_kind[kind]) if text]
     return facts
 
 
 async def locate_facts(facts: Sequence[StatedFact], conversation: Conversation) -> FactCounts:
-    """Count the facts in the context, those that a search of the store finds, and those that are lost."""
+    """Locate each fact in the context or by a search of the store; the others are lost."""
     context = read_context(conversation.messages)
     located_facts = []
     for fact in facts:
@@ -95,7 +95,7 @@ async def locate_facts(facts: Sequence[StatedFact], conversation: Conversation) 
 def locate_facts_in_messages(
     facts: Sequence[StatedFact], messages: Sequence[Message]
 ) -> FactCounts:
-    """Count the facts that these messages contain, and those that are lost because no store can be searched."""
+    """Locate each fact in these messages; the others are lost, because there is no store to search."""
     context = read_context(messages)
     located_facts = []
     for fact in facts:
@@ -146,40 +146,42 @@ async def _is_found_by_search(text: str, conversation: Conversation) -> bool:
 
 
 def _list_facts_in_call(call: ToolCall) -> Iterator[tuple[str, str]]:
-    """Yield kind and text of the things that a call names."""
+    """Yield the kind and the text of each fact in a call's arguments."""
     parsed: Any = call.parsed
     arguments = parsed if isinstance(parsed, Mapping) else {}
-    for key, value in arguments.items():
-        if not isinstance(value, str):
+    for key, argument in arguments.items():
+        if not isinstance(argument, str):
             continue
         if key in _PATH_KEYS:
-            if _FILE_PATTERN.fullmatch(value):
-                yield FILE_KIND, value.removeprefix("./")
+            if _FILE_PATTERN.fullmatch(argument):
+                yield FILE_KIND, argument.removeprefix("./")
         elif key in _COMMAND_KEYS:
             # Beside a path it is an editor's command (`view`), not a shell's.
             if not _PATH_KEYS & arguments.keys():
-                yield COMMAND_KIND, value
-        elif _ID_PATTERN.fullmatch(value):
-            yield ID_KIND, value
+                yield COMMAND_KIND, argument
+        elif _ID_PATTERN.fullmatch(argument):
+            yield ID_KIND, argument
 
 
 def _find_errors(messages: Sequence[Message]) -> Iterable[str]:
-    """Return the last error of every failed command, except commands that print files: their errors may be content."""
-    commands: dict[str, str] = {}
+    """Return the last error of every failed command. Skip commands that print files, whose errors may be content."""
+    command_by_call_id: dict[str, str] = {}
     for message in messages:
         for call in calls_of(message):
             facts = _list_facts_in_call(call)
-            commands[call.id] = " ".join(text for kind, text in facts if kind == COMMAND_KIND)
-    latest_errors: dict[str, str] = {}
+            command_by_call_id[call.id] = " ".join(
+                text for kind, text in facts if kind == COMMAND_KIND
+            )
+    latest_error_by_command: dict[str, str] = {}
     for message in messages[len(messages) * 2 // 3 :]:
         for result in results_of(message):
-            command = commands.get(result.call_id)
+            command = command_by_call_id.get(result.call_id)
             if not command or _READ_ONLY_PROGRAM_PATTERN.search(command):
                 continue
             match = _ERROR_PATTERN.search(result.text)
             if match:
-                latest_errors[command] = match[0]
-    return latest_errors.values()
+                latest_error_by_command[command] = match[0]
+    return latest_error_by_command.values()
 
 
 def _list_message_edges(text: str) -> Iterator[str]:

@@ -64,10 +64,12 @@ def replay_with_trial_settings(request: TrialRequest) -> TrialResult:
     return TrialResult(runs, trial_replay.notes)
 
 
-def _make_trial_run(name: str, replayed: Replay, strategy_name: str = "everthread") -> TrialRun:
-    strategy = replayed.strategy(strategy_name)
+def _make_trial_run(
+    name: str, replay_result: Replay, strategy_name: str = "everthread"
+) -> TrialRun:
+    strategy = replay_result.strategy(strategy_name)
     facts = strategy.facts
-    compactions = replayed.compactions if strategy_name == "everthread" else ()
+    compactions = replay_result.compactions if strategy_name == "everthread" else ()
     return TrialRun(
         name,
         [call.use.prompt for call in strategy.calls],

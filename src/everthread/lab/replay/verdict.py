@@ -1,4 +1,7 @@
-"""A replay in five sentences: length, cost, losses of the client's own compactions, Everthread, agreement."""
+"""Describe a replay in five sentences.
+
+They cover the session, its cost, the client's own compactions, Everthread's, and the agreement with the record.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from everthread.lab.summary_comparison import Comparison, describe
 MAX_PROMPT_OVERESTIMATE = 0.25
 """A prediction that is too large by more than this share was made for other prompts."""
 MAX_READ_SHARE_OF_MISS = 0.5
-"""A call that read less than this part of the previous prompt missed the cache."""
+"""A call that read less than this share of its prompt missed the cache."""
 
 
 def describe_replay(replay: Replay, comparison: Comparison | None = None) -> list[str]:
     """Describe a replay in up to five sentences.
 
-    `comparison`: the client's own compactions beside Everthread's, if the client made any.
+    `comparison` compares the client's own compactions with Everthread's, if the client made any.
     """
     lines = [
         _describe_session(replay),
@@ -36,10 +39,10 @@ def describe_replay(replay: Replay, comparison: Comparison | None = None) -> lis
 
 def _describe_session(replay: Replay) -> str:
     client = replay.log.client if replay.log is not None else "A conversation"
-    calls = count_noun(len(replay.everthread.calls), "call")
-    largest = _find_reference(replay).peak
-    size = f"the largest prompt had {largest:,} of {replay.window:,} tokens"
-    return f"{client}, {replay.model}: {calls}{_describe_time(replay)}; {size}."
+    calls_text = count_noun(len(replay.everthread.calls), "call")
+    peak_tokens = _find_reference(replay).peak
+    size_text = f"the largest prompt had {peak_tokens:,} of {replay.window:,} tokens"
+    return f"{client}, {replay.model}: {calls_text}{_describe_time(replay)}; {size_text}."
 
 
 def _find_reference(replay: Replay) -> StrategyResult:
@@ -70,8 +73,8 @@ def _format_duration(seconds: float) -> str:
 def _describe_cost(replay: Replay) -> str:
     strategy = _find_reference(replay)
     if strategy.name != RECORDED_STRATEGY:
-        calls = _describe_calls(strategy)
-        return f"The log does not state its prompts; with caching, {calls} cost {format_dollars(strategy.cost)}."
+        calls_text = _describe_calls(strategy)
+        return f"The log does not state its prompts; with caching, {calls_text} cost {format_dollars(strategy.cost)}."
     output_cost = None
     if strategy.cost is not None and strategy.input_cost is not None:
         output_cost = strategy.cost - strategy.input_cost
@@ -82,16 +85,16 @@ def _describe_cost(replay: Replay) -> str:
 
 
 def _describe_misses(strategy: StrategyResult) -> str:
-    misses = _count_misses(strategy)
-    if not misses:
+    miss_count = _count_misses(strategy)
+    if not miss_count:
         return "every call found at least half of its prompt in the cache"
-    calls = count_noun(misses, "call")
-    return f"{calls} found less than half of the prompt in the cache"
+    calls_text = count_noun(miss_count, "call")
+    return f"{calls_text} found less than half of the prompt in the cache"
 
 
 def _describe_calls(strategy: StrategyResult) -> str:
-    calls = count_noun(len(strategy.calls), "call")
-    return calls if strategy.refused_call is None else f"the {calls} that fit the window"
+    calls_text = count_noun(len(strategy.calls), "call")
+    return calls_text if strategy.refused_call is None else f"the {calls_text} that fit the window"
 
 
 def _count_misses(strategy: StrategyResult) -> int:
@@ -108,15 +111,13 @@ def _describe_own_compactions(replay: Replay, comparison: Comparison | None) -> 
     compaction_count = replay.log.own_compactions
     if not compaction_count:
         return f"{client} did not compact it."
-    times = _format_times(compaction_count)
+    times_text = _format_times(compaction_count)
     if not replay.log.has_readable_summaries:
         problem = "encrypted" if client == CLIENT_NAMES["codex"] else "not in the log"
-        return f"{client} compacted it {times}; what it kept cannot be read, for its summary is {problem}."
+        return f"{client} compacted it {times_text}; what it kept cannot be read, for its summary is {problem}."
     if comparison is not None and comparison.compactions:
         return describe([comparison])
-    return (
-        f"{client} compacted it {times}; too little came before or after to measure what was lost."
-    )
+    return f"{client} compacted it {times_text}; too little came before or after to measure what was lost."
 
 
 def _format_times(count: int) -> str:
@@ -127,11 +128,9 @@ def _describe_everthread(replay: Replay) -> str:
     everthread = replay.everthread
     if replay.compactions:
         first_call = replay.compactions[0].call + 1
-        times = _format_times(len(replay.compactions))
-        peak = f"prompts of at most {everthread.peak:,} tokens"
-        compaction_text = (
-            f"would have compacted it {times}, first before call {first_call:,}, with {peak}"
-        )
+        times_text = _format_times(len(replay.compactions))
+        peak_text = f"prompts of at most {everthread.peak:,} tokens"
+        compaction_text = f"would have compacted it {times_text}, first before call {first_call:,}, with {peak_text}"
     else:
         compaction_text = (
             f"would not have compacted it: no prompt reaches {replay.threshold:,} tokens"
@@ -157,17 +156,17 @@ def _describe_facts(facts: FactCounts) -> str:
 def _describe_saving(replay: Replay) -> str:
     """Compare the dollars with the recorded dollars, or with caching alone, over the calls that both answered."""
     other = _find_reference(replay)
-    count = replay.count_shared_calls(other)
-    our_cost = replay.everthread.cost_of_first(count)
-    other_cost = other.cost_of_first(count)
+    shared_count = replay.count_shared_calls(other)
+    our_cost = replay.everthread.cost_of_first(shared_count)
+    other_cost = other.cost_of_first(shared_count)
     if our_cost is None or other_cost is None:
         return "what that costs is unknown: the model has no price in the table"
-    base = "as recorded" if other.name == RECORDED_STRATEGY else "with caching alone"
-    calls = ""
-    if count < max(len(replay.everthread.calls), len(other.calls)):
-        calls = f" for the first {count:,} calls"
-    difference = _describe_difference(our_cost, other_cost)
-    return f"{format_dollars(our_cost)}{calls}, {difference} {format_dollars(other_cost)} {base}"
+    reference_text = "as recorded" if other.name == RECORDED_STRATEGY else "with caching alone"
+    calls_text = ""
+    if shared_count < max(len(replay.everthread.calls), len(other.calls)):
+        calls_text = f" for the first {shared_count:,} calls"
+    difference_text = _describe_difference(our_cost, other_cost)
+    return f"{format_dollars(our_cost)}{calls_text}, {difference_text} {format_dollars(other_cost)} {reference_text}"
 
 
 def _describe_difference(our_cost: Decimal, other_cost: Decimal) -> str:
@@ -181,18 +180,18 @@ def _describe_agreement(replay: Replay) -> str:
     agreement = replay.agreement
     if agreement is None:
         return "Prompt sizes and the cache are simulated: the log states no usage to compare with."
-    dollars = ""
+    dollars_text = ""
     if agreement.input_error is not None:
-        dollars = f" and {_describe_error(agreement.input_error)} input dollars"
+        dollars_text = f" and {_describe_error(agreement.input_error)} input dollars"
     until_text = ""
     if replay.log is not None and replay.log.own_compactions:
         until_text = f" before {replay.log.client}'s own compaction"
-    warning = ""
+    warning_text = ""
     if agreement.prompt_error > MAX_PROMPT_OVERESTIMATE:
-        warning = " The recorded prompts are much smaller than the history: a gateway may have shortened them."
+        warning_text = " The recorded prompts are much smaller than the history: a gateway may have shortened them."
     return (
         f"How far to trust this: over the {count_noun(agreement.calls, 'call')}{until_text} the replay has "
-        f"{_describe_error(agreement.prompt_error)} prompt tokens{dollars} than the record.{warning}"
+        f"{_describe_error(agreement.prompt_error)} prompt tokens{dollars_text} than the record.{warning_text}"
     )
 
 
