@@ -205,7 +205,7 @@ class ConversationState:
     @property
     def cold_reason(self) -> str:
         """Why the provider's cache does not hold the next prompt; empty if it may."""
-        return self.policy.find_cold_reason(self.learnt_usage)
+        return self.policy.explain_cold_cache(self.learnt_usage)
 
     def _fit_budget(self) -> None:
         """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""

@@ -127,7 +127,7 @@ class CallerPrompt:
         call = self._call
         setup = self._services.setup
         finder = ExcerptFinder(setup.store, setup.options.recall, TokenCounter(call.model))
-        max_tokens = finder.find_max_tokens(self.measure_size())
+        max_tokens = finder.compute_max_tokens(self.measure_size())
         is_complete = not call.has_left_messages and call.match.branch_of is None
         if not max_tokens or (is_complete and setup.options.recall.scope == "thread"):
             return []  # most calls end here: their messages need not be stored yet
@@ -255,7 +255,7 @@ class CallerPrompt:
             setup.make_engine,
             self.model,
             budget,
-            setup.find_summary_key(self._call.caller_history.client_scope.tenant),
+            setup.derive_summary_key(self._call.caller_history.client_scope.tenant),
         )
 
     async def _find_newer_rewrite(self) -> Rewrite | None:

@@ -85,7 +85,7 @@ class RewriteMaker:
         events: ReportProgress,
     ) -> RewriteDraft:
         """Make a rewrite that covers more than the previous one. Only the usage of its summary is stored."""
-        target_tokens = task.order.find_target_tokens(task.tokens, task.budget.threshold)
+        target_tokens = task.order.compute_target_tokens(task.tokens, task.budget.threshold)
         job = await self._make_job(task, setup, target_tokens)
         result = await self._runner.run(setup, job, summarizer, wait=wait, events=events)
         cost = await self._accounting.record_summary(

@@ -10,7 +10,7 @@ from everthread.thread.matching.link_cache import MAX_LINKS, LinkCache
 from everthread.thread.matching.thread_match import ClientScope
 from everthread.thread.matching.thread_names import (
     derive_thread_id,
-    find_session_name,
+    get_session_name,
     is_thread_named,
 )
 
@@ -30,7 +30,7 @@ class NamedThreads:
         if client_scope not in self._thread_ids:
             thread_id = derive_thread_id(*client_scope, previous="", digest="")
             try:
-                session = await self._store.session(find_session_name(client_scope.session_scope))
+                session = await self._store.session(get_session_name(client_scope.session_scope))
                 if (session.tenant, session.platform) == (client_scope.tenant, PLATFORM):
                     thread_id = session.thread
             except UnknownIdError:

@@ -16,7 +16,7 @@ def shorten_session_name(name: str) -> str:
     return f"sha256:{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def find_session_name(session_scope: str) -> str:
+def get_session_name(session_scope: str) -> str:
     """Return the client's name for its session; empty if it names none."""
     return session_scope.partition(":")[2]
 
