@@ -207,11 +207,6 @@ class ConversationState:
         """Why the provider's cache does not hold the next prompt; empty if it may."""
         return self.policy.explain_cold_cache(self.learnt_usage)
 
-    def _fit_budget(self) -> None:
-        """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
-        if self._compute_budget() != self.budget:
-            self.use_window(self.model.window)
-
     def _compute_budget(self) -> Budget:
         return self.model.options.budget(self.model.window, fixed_tokens=self.fixed_tokens)
 
@@ -286,9 +281,10 @@ class ConversationState:
         self._fit_tools()
 
     def _fit_tools(self) -> None:
-        """Fit the budget to the tools that are offered now."""
+        """Fit the budget to the tools that are offered now, and pass a changed one to the engine."""
         self._fixed_estimate = self._estimate_fixed_tokens()
-        self._fit_budget()
+        if self._compute_budget() != self.budget:
+            self.use_window(self.model.window)
 
     def _open_model(self, route: Route) -> ActiveModel:
         """Return the model of a route, with its usual window and a summariser."""
