@@ -103,7 +103,7 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
             digest="digest",
             strength=0,
             replaced_count=8,
-            loose_digest="skeleton",
+            loose_digest="loose",
             results="",
             thread=thread,
             replacement=b'{"role":"user"}',
@@ -137,7 +137,7 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
             "default",
             ["chat compressor"],
             digests=["digest"],
-            loose_digests=["skeleton"] * len(history_before),
+            loose_digests=["loose"] * len(history_before),
         )
         assert matches == [([], [])]
         history = await dashboard.store.history(thread)

@@ -38,7 +38,7 @@ TABLES = (
     "nodes",
     "leases",
     "state",
-    "pieces",
+    "chunks",
     "unindexed",
     "search",
 )
@@ -99,12 +99,12 @@ async def test_deletion_removes_everything_except_usage(store: Store) -> None:
     assert {
         **count_all_rows(store),
         "search": 0,
-        "pieces": 0,
+        "chunks": 0,
         "unindexed": 0,
     } == {
         **with_keep,
         "search": 0,
-        "pieces": 0,
+        "chunks": 0,
         "unindexed": 0,
     }
     for call in (

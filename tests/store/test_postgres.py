@@ -510,7 +510,7 @@ async def test_background_indexing_skips_texts_another_process_is_indexing(
     with psycopg.connect(url) as other:
         other.execute("SELECT id FROM unindexed ORDER BY id LIMIT 1 FOR UPDATE")
         index_waiting(PostgresDatabase(url), 1.0)
-        assert count_rows(store, "pieces") == 2
+        assert count_rows(store, "chunks") == 2
         searching = asyncio.ensure_future(search(store, "first"))
         await asyncio.sleep(0.1)
         assert not searching.done(), "a search waits for it"

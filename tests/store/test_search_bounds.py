@@ -190,8 +190,8 @@ async def test_finds_everything_in_an_index_with_many_chunks(
 ) -> None:
     """As if millions of chunks were between the stored ones."""
     skip_ids = {
-        "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'pieces'",
-        "postgresql": "SELECT setval(pg_get_serial_sequence('pieces', 'id'), ?)",
+        "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'chunks'",
+        "postgresql": "SELECT setval(pg_get_serial_sequence('chunks', 'id'), ?)",
     }
     ids = (
         1,

@@ -10,7 +10,6 @@ from everthread.compaction.history.reported_tests import count_tests
 from everthread.compaction.history.tool_calls import (
     MAX_CALL_ERRORS,
     MAX_ERROR_LINE_CHARS,
-    RUNNING,
     CallEffect,
 )
 from everthread.compaction.history.tool_outcomes import find_exit_code
@@ -28,17 +27,15 @@ _ENDING_TOOL_PATTERN = re.compile(r"kill|stop", re.IGNORECASE)
 
 def find_started_process(effect: CallEffect) -> str:
     """Return the process that a command started in the background, with its session if known, or an empty string."""
-    _, is_running, session = effect.outcome.partition(RUNNING)
     background_task = _BACKGROUND_TASK_PATTERN.search(effect.output[:300])
-    if background_task:
-        session = background_task[1]
+    session_id = background_task[1] if background_task else effect.session_id
     is_background = effect.arguments.get(
         "run_in_background"
     ) is True or effect.target.rstrip().endswith(" &")
-    if effect.failed or not (is_background or is_running or background_task):
+    if effect.failed or not (is_background or session_id):
         return ""
     command = clip_words(effect.target, _MAX_PROCESS_CHARS)
-    return f"{command}{_SESSION_LABEL}{session.partition(')')[0]})" if session else command
+    return f"{command}{_SESSION_LABEL}{session_id})" if session_id else command
 
 
 def find_ended_process(processes: Sequence[str], effect: CallEffect) -> str:
@@ -73,6 +70,7 @@ def describe_end(process: str, effect: CallEffect) -> CallEffect:
         failed=failed,
         errors=errors[:MAX_CALL_ERRORS],
         tests=tests,
+        session_id="",
     )
 
 

@@ -41,12 +41,19 @@ from everthread.core.text import one_line
 from everthread.core.tool_outputs import parse_persisted
 from everthread.core.user_words import find_typed_words, is_refused_call
 
+REFUSED = "refused by the user"
+ANSWERED = "answered by the user"
+EDIT_MARK = "<<<<<<< SEARCH"
 MAX_ERROR_LINE_CHARS = 240
 """Maximum characters of an error on a separate line."""
 MAX_CALL_ERRORS = 3
 """Maximum error lines to take from an output."""
 _MIN_CALL_CHARS = 50
 """Minimum characters for the call in a long line; the rest is for the outcome."""
+_ID_FIELDS = ("url", "html_url", "number", "id")
+_MAX_MESSAGE_LINES = 3
+_MAX_MESSAGE_CHARS = 400
+_NO_CALL = ToolCall("", "", "")
 _STOP_CODES = (-1, 124, 130, 137, 143)
 """Exit codes of programs that something else stopped."""
 _EXIT_IN_LINE_PATTERN = re.compile(
@@ -60,6 +67,9 @@ _TESTS_IN_LINE_PATTERN = re.compile(
 """The figures of a test run, after the exit code and the stop reason."""
 _SIZE_IN_LINE_PATTERN = re.compile(
     r"(?:^|, )(?:\d{1,9} lines?(?: output)?|no output|\d{1,9} chars)$"
+)
+_EDIT_BLOCK_PATTERN = re.compile(
+    rf"^[ \t]*([\w./~-]{{1,200}})\n(?:```[^\n]{{0,40}}\n)?{EDIT_MARK}\n", re.MULTILINE
 )
 
 
@@ -162,10 +172,11 @@ class CallWithOutput:
             "shell",
             OTHER_KIND,
         )
-        has_failed = self.failed or (
-            is_program_run and bool(self.output.code or self.output.stop_reason)
+        has_failed = (
+            self.failed
+            or (is_program_run and bool(self.output.code or self.output.stop_reason))
+            or (self.is_output_trimmed and self.read_effect().failed)
         )
-        has_failed = has_failed or (self.is_output_trimmed and self.read_effect().failed)
         lines = self.read_effect().errors if has_failed else ()
         has_passed = self.is_output_trimmed or self.output.has_passed_tests
         if not lines and is_program_run and (has_failed or not has_passed):
@@ -217,9 +228,8 @@ class CallEffect(NamedTuple):
     """The text of the output."""
     is_done: bool = True
     """Whether the call has a result and does not continue in the background."""
-
-
-_NO_CALL = ToolCall("", "", "")
+    session_id: str = ""
+    """The id of the session in which the command continues, even if its output already states an error."""
 
 
 def _read_effect(call_with_output: CallWithOutput) -> CallEffect:
@@ -240,10 +250,7 @@ def _read_effect(call_with_output: CallWithOutput) -> CallEffect:
         )
     if call_with_output.is_answered_question:
         return CallEffect(kind, action.tool, action.target, outcome=ANSWERED, arguments=arguments)
-    if text and call_with_output.is_replacement_line:
-        outcome = _read_line_outcome(kind, call_with_output, *text.split("\n"))
-    else:
-        outcome = _read_output_outcome(kind, call_with_output)
+    outcome = _read_outcome(kind, call_with_output)
     return CallEffect(
         kind,
         action.tool,
@@ -257,14 +264,10 @@ def _read_effect(call_with_output: CallWithOutput) -> CallEffect:
         arguments=arguments,
         output=call_with_output.output.body,
         is_done=call_with_output.text is not None
-        and RUNNING not in outcome.text
+        and not outcome.session_id
         and arguments.get("run_in_background") is not True,
+        session_id=outcome.session_id,
     )
-
-
-REFUSED = "refused by the user"
-ANSWERED = "answered by the user"
-RUNNING = "still running (session "
 
 
 class CallOutcome(NamedTuple):
@@ -272,57 +275,122 @@ class CallOutcome(NamedTuple):
 
     text: str
     """The outcome in a few words."""
-    failed: bool
-    errors: tuple[str, ...]
+    failed: bool = False
+    errors: tuple[str, ...] = ()
     """Lines that state an error, verbatim."""
-    tests: str
+    tests: str = ""
     """The figures of a test run."""
+    session_id: str = ""
+    """The id of the session in which the command continues."""
 
 
-def _read_output_outcome(kind: EffectKind, call_with_output: CallWithOutput) -> CallOutcome:
-    """Read the outcome of a call from the output of its tool."""
+def _read_outcome(kind: EffectKind, call_with_output: CallWithOutput) -> CallOutcome:
+    """Read the outcome of a call from its output, or from the line that replaced the output."""
+    if call_with_output.text and call_with_output.is_replacement_line:
+        line, *errors = call_with_output.text.split("\n")
+        outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
+        outcome_text = _SIZE_IN_LINE_PATTERN.sub("", outcome)
+        if kind == "ran":
+            return _read_run_line(call_with_output, outcome_text, tuple(errors))
+        return _read_result_line(kind, call_with_output, outcome_text, tuple(errors))
+    if kind == "ran":
+        return _read_run(call_with_output)
+    return _read_result(kind, call_with_output)
+
+
+def _read_run(call_with_output: CallWithOutput) -> CallOutcome:
+    """Read the outcome of a command from its output."""
     output = call_with_output.output
-    is_object = isinstance(call_with_output.output.data, dict)
-    code = output.code if kind == "ran" else output.exit_code
-    stop_reason = output.stop_reason if kind in ("ran", "called") and not output.session else ""
-    if code is not None and code not in _STOP_CODES:
-        stop_reason = ""  # the program ended by itself: what timed out was part of its work
-    error = output.error or (
-        find_leading_error(output.body) if kind != "ran" and not is_object else ""
-    )
-    tests = output.tests if kind == "ran" else ""
-    if kind == "ran" and code is None and not stop_reason:
-        error = error or _find_error_without_code(output.body, tests)
-    failed = (
-        call_with_output.failed or output.failed or bool(code) or bool(stop_reason) or bool(error)
-    )
-    is_trimmed = kind == "ran" and call_with_output.is_output_trimmed
-    is_failure_certain = failed
-    if is_trimmed and not failed and not tests and (error := find_failure(output.body)):
-        failed = True
-        code = None
-    lines: list[str] = []
-    if failed and call_with_output.text:
-        fallback = error if error != tests else ""
-        lines = _read_error_lines(output.error or output.body, fallback, failed=is_failure_certain)
-    session_note = f"{RUNNING}{output.session})" if output.session else ""
-    end_note = "failed" if failed else ""
-    if code is not None:
-        end_note = f"exit {code}"
-    parts = [stop_reason, session_note, end_note]
-    if tests:
-        parts.append(tests)
-    elif kind in ("called", "ran") and not failed and not is_trimmed:
-        parts.append(_find_result_message(kind, output))
+    code = output.code
+    tests = output.tests
+    stop_reason = _choose_stop_reason(output, code)
+    error = output.error
+    if not error and code is None and not stop_reason:
+        error = _find_error_without_code(output.body, tests)
+    if call_with_output.failed or output.failed or code or stop_reason or error:
+        reason = "" if error == tests else error
+        return _make_failure(
+            call_with_output, code=code, stop_reason=stop_reason, reason=reason, tests=tests
+        )
+    if call_with_output.is_output_trimmed and not tests and (error := find_failure(output.body)):
+        return CallOutcome(
+            _join_notes(_format_session(output), "failed"),
+            failed=True,
+            errors=_read_error_lines(output.body, error, failed=False),
+            session_id=output.session_id,
+        )
+    message = tests
+    if not tests and not call_with_output.is_output_trimmed:
+        message = _find_result_message("ran", output)
     return CallOutcome(
-        ", ".join(dict.fromkeys(filter(None, parts))),
-        failed,
-        errors=tuple(lines),
+        _join_notes(_format_session(output), _format_exit(code), message),
         tests=tests,
+        session_id=output.session_id,
     )
 
 
-def _read_error_lines(text: str, fallback: str, *, failed: bool) -> list[str]:
+def _read_result(kind: EffectKind, call_with_output: CallWithOutput) -> CallOutcome:
+    """Read the outcome of a call that runs no command from its result."""
+    output = call_with_output.output
+    code = output.exit_code
+    stop_reason = _choose_stop_reason(output, code) if kind == "called" else ""
+    error = output.error
+    if not error and not isinstance(output.data, dict):
+        error = find_leading_error(output.body)
+    if call_with_output.failed or output.failed or code or stop_reason or error:
+        return _make_failure(call_with_output, code=code, stop_reason=stop_reason, reason=error)
+    message = _find_result_message(kind, output) if kind == "called" else ""
+    return CallOutcome(
+        _join_notes(_format_session(output), _format_exit(code), message),
+        session_id=output.session_id,
+    )
+
+
+def _choose_stop_reason(output: UnwrappedOutput, code: int | None) -> str:
+    """Return the reason why the call did not finish, or an empty string if it finished or continues.
+
+    If a program ended with an exit code of its own, then only a part of its work timed out or was killed.
+    """
+    has_ended_by_itself = code is not None and code not in _STOP_CODES
+    return "" if has_ended_by_itself or output.session_id else output.stop_reason
+
+
+def _make_failure(
+    call_with_output: CallWithOutput,
+    *,
+    code: int | None,
+    stop_reason: str,
+    reason: str,
+    tests: str = "",
+) -> CallOutcome:
+    """Return the outcome of a failed call; `reason` is its error if no line of the output states one."""
+    output = call_with_output.output
+    errors: tuple[str, ...] = ()
+    if call_with_output.text:
+        errors = _read_error_lines(output.error or output.body, reason, failed=True)
+    return CallOutcome(
+        _join_notes(stop_reason, _format_session(output), _format_exit(code) or "failed", tests),
+        failed=True,
+        errors=errors,
+        tests=tests,
+        session_id=output.session_id,
+    )
+
+
+def _format_session(output: UnwrappedOutput) -> str:
+    return f"still running (session {output.session_id})" if output.session_id else ""
+
+
+def _format_exit(code: int | None) -> str:
+    return "" if code is None else f"exit {code}"
+
+
+def _join_notes(*notes: str) -> str:
+    """Join notes about an outcome, each once."""
+    return ", ".join(dict.fromkeys(filter(None, notes)))
+
+
+def _read_error_lines(text: str, fallback: str, *, failed: bool) -> tuple[str, ...]:
     """Return the first lines of a text that state an error; `fallback` if it has none."""
     error_texts = find_error_lines(text, failed=failed, enough_reasons=MAX_CALL_ERRORS)
     lines = [
@@ -331,8 +399,8 @@ def _read_error_lines(text: str, fallback: str, *, failed: bool) -> list[str]:
         if not gives_no_reason(line)
     ]
     if lines or not fallback:
-        return lines[:MAX_CALL_ERRORS]
-    return [clip_words(one_line(fallback), MAX_ERROR_LINE_CHARS)]
+        return tuple(lines[:MAX_CALL_ERRORS])
+    return (clip_words(one_line(fallback), MAX_ERROR_LINE_CHARS),)
 
 
 def _find_error_without_code(output: str, tests: str) -> str:
@@ -342,55 +410,62 @@ def _find_error_without_code(output: str, tests: str) -> str:
     return find_program_error(output)
 
 
-def _read_line_outcome(
-    kind: EffectKind, call_with_output: CallWithOutput, line: str, *errors: str
+def _read_run_line(
+    call_with_output: CallWithOutput, outcome: str, errors: tuple[str, ...]
 ) -> CallOutcome:
-    """Read the outcome from a line that replaced the output, and the errors from that line or the lines after it."""
-    outcome = line.rpartition(" -> ")[2].partition(", stored as ")[0]
-    code = _EXIT_IN_LINE_PATTERN.match(outcome)
-    outcome_text = _SIZE_IN_LINE_PATTERN.sub("", outcome)
-    tests_match = _TESTS_IN_LINE_PATTERN.match(outcome) if kind == "ran" else None
+    """Read the outcome of a command from the line that replaced its output, and from the errors after that line."""
+    tests_match = _TESTS_IN_LINE_PATTERN.match(outcome)
     tests = drop_echo(tests_match["tests"], call_with_output.output.command) if tests_match else ""
-    stop_reason = find_stop_reason(outcome_text) if kind in ("ran", "called") else ""
-    error = ""
-    if kind != "ran":
-        error = find_leading_error(outcome_text)
-    elif (
-        call_with_output.is_output_trimmed
-        and not tests
-        and (failure := errors[0] if errors else find_failure(outcome_text))
-    ):
-        code = None
-        error = failure
-    elif code is None:
-        error = _find_error_without_code("\n".join(errors), tests)
-    failed = call_with_output.failed or bool(error or stop_reason) or bool(code and code[1] != "0")
-    if failed and not errors:
-        outcome_parts = outcome_text[code.end() :].split(", ") if code else [outcome_text]
-        error_text = ", ".join(
-            dropwhile(lambda part: not part or gives_no_reason(part), outcome_parts)
+    stop_reason = find_stop_reason(outcome)
+    failure = ""
+    if call_with_output.is_output_trimmed and not tests:
+        failure = errors[0] if errors else find_failure(outcome)
+    if failure:
+        return CallOutcome(
+            _join_notes(stop_reason, "failed"),
+            failed=True,
+            errors=errors or _list_reason(outcome),
         )
-        errors = (error_text,) if error_text else ()
-    end_note = "failed" if failed else ""
-    test_note = tests
-    if code:
-        end_note = code[0]
-        test_note = "" if tests in code[0] else tests
-    parts = [stop_reason, end_note, test_note]
-    if not (failed or tests or code) and kind in ("ran", "called"):
-        parts.append(outcome_text)
-    return CallOutcome(
-        ", ".join(dict.fromkeys(filter(None, parts))),
-        failed,
-        errors=errors if failed else (),
-        tests=tests,
-    )
+    exit_note, exit_code = _parse_exit(outcome)
+    test_note = "" if tests in exit_note else tests
+    error = "" if exit_note else _find_error_without_code("\n".join(errors), tests)
+    if call_with_output.failed or exit_code != "0" or stop_reason or error:
+        return CallOutcome(
+            _join_notes(stop_reason, exit_note or "failed", test_note),
+            failed=True,
+            errors=errors or _list_reason(outcome, exit_note),
+            tests=tests,
+        )
+    return CallOutcome(_join_notes(exit_note, test_note) or outcome, tests=tests)
 
 
-EDIT_MARK = "<<<<<<< SEARCH"
-_EDIT_BLOCK_PATTERN = re.compile(
-    rf"^[ \t]*([\w./~-]{{1,200}})\n(?:```[^\n]{{0,40}}\n)?{EDIT_MARK}\n", re.MULTILINE
-)
+def _read_result_line(
+    kind: EffectKind, call_with_output: CallWithOutput, outcome: str, errors: tuple[str, ...]
+) -> CallOutcome:
+    """Read the outcome of a call that runs no command from the line that replaced its result."""
+    stop_reason = find_stop_reason(outcome) if kind == "called" else ""
+    exit_note, exit_code = _parse_exit(outcome)
+    is_failure = exit_code != "0" or bool(stop_reason or find_leading_error(outcome))
+    if call_with_output.failed or is_failure:
+        return CallOutcome(
+            _join_notes(stop_reason, exit_note or "failed"),
+            failed=True,
+            errors=errors or _list_reason(outcome, exit_note),
+        )
+    return CallOutcome(exit_note or (outcome if kind == "called" else ""))
+
+
+def _parse_exit(outcome: str) -> tuple[str, str]:
+    """Return the note about the exit at the start of an outcome, and its exit code; an empty note has the code 0."""
+    match = _EXIT_IN_LINE_PATTERN.match(outcome)
+    return (match[0], match[1]) if match else ("", "0")
+
+
+def _list_reason(outcome: str, exit_note: str = "") -> tuple[str, ...]:
+    """Return the reason of a failure: what follows the note about the exit, or else the whole outcome."""
+    parts = outcome.removeprefix(exit_note).split(", ") if exit_note else [outcome]
+    reason = ", ".join(dropwhile(lambda part: not part or gives_no_reason(part), parts))
+    return (reason,) if reason else ()
 
 
 def parse_edit_blocks(text: str) -> list[CallEffect]:
@@ -399,11 +474,6 @@ def parse_edit_blocks(text: str) -> list[CallEffect]:
         CallEffect("changed", "edit", path, paths=(path,))
         for path in dict.fromkeys(_EDIT_BLOCK_PATTERN.findall(text))
     ]
-
-
-_ID_FIELDS = ("url", "html_url", "number", "id")
-_MAX_MESSAGE_LINES = 3
-_MAX_MESSAGE_CHARS = 400
 
 
 def _find_result_message(kind: EffectKind, output: UnwrappedOutput) -> str:

@@ -7,6 +7,7 @@ object. Everything here is a guess from text: if nothing is clear, nothing is re
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,8 +27,43 @@ _EXIT_CODE_FIELDS = (
     "exit_status",
 )
 _ERROR_FIELDS = ("error", "errors", "error_message")
+_WARNING_FIELDS = ("stderr", "message", "reason")
+"""Fields of a JSON object that state an error only if the call failed. Otherwise they hold warnings."""
 _FAILURE_FLAGS = {"success": False, "ok": False, "isError": True, "is_error": True}
 """Fields of a JSON object that say that the call failed if they have this value."""
+_SESSION_PATTERN = re.compile(r"running with session ID (\w{1,40})")
+_COLOUR_PATTERN = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
+_SINGLE_TAG_PATTERN = re.compile(r"<(\w{1,40})>(.*)</\1>", re.DOTALL)
+"""A text that is nothing but the content of one tag."""
+_HEADER_LINE_PATTERN = re.compile(
+    r"[A-Z][\w ()-]{0,40}(?::| exited with| exited| running with)[^\n]{0,200}"
+)
+_EXIT_CODE_PATTERN = re.compile(
+    r"\b(?:exit(?:ed)?|return(?:ed)?|terminated)[\s_-]{0,3}(?:with[\s_-]{1,3})?(?:(?:non-?zero|exit|an?)[\s_-]{1,3}){0,2}"
+    r"(?:code|status)\b[\"']?\s{0,3}(?:is|of|was|[:=>(])?\s{0,3}(-?\d{1,10})\b"
+    r"|\b(?:process|command)\s{1,3}exited\s{1,3}with\s{1,3}(-?\d{1,10})\b"
+    r"|[\[(]exit(?:ed)?[ :=]{1,2}(-?\d{1,10})[\])]"
+    r"|^exit[:=] ?(-?\d{1,10})$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_SENTENCE_CONTINUES_PATTERN = re.compile(r"[ \t]+(?!(?:in|after) [\d.])[A-Za-z]")
+"""Text after an exit code that makes it part of a sentence, not the statement of a tool."""
+_EXIT_WORDS = ("exit", "return", "terminated")
+_STOPPED_RUN_PATTERN = re.compile(
+    r"\b(?P<timeout>timed[ -]?out|timeout (?:reached|exceeded|expired)|exceed(?:ed|ing) timeout)\b"
+    r"|\b(?:command|operation|process|request|tool(?: use| call)?) (?:was )?"
+    r"(?P<abort>aborted|interrupted|cancell?ed|killed|rejected)\b",
+    re.IGNORECASE,
+)
+_STOP_WORDS = (
+    "timed",
+    "timeout",
+    "aborted",
+    "interrupted",
+    "cancel",
+    "killed",
+    "rejected",
+)
 
 
 @dataclass
@@ -43,7 +79,7 @@ class UnwrappedOutput:
     """The parsed JSON; None for another output."""
     failed: bool = False
     """Whether the JSON says that the call failed."""
-    session: str = ""
+    session_id: str = ""
     """The id of the session in which the process continues."""
     command: str = ""
     """The command line that wrote it."""
@@ -86,58 +122,56 @@ def drop_echo(tests: str, command: str) -> str:
     return "" if all(figure in command for figure in tests.split(", ")) else tests
 
 
-_SESSION_PATTERN = re.compile(r"running with session ID (\w{1,40})")
-_COLOUR_PATTERN = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
-_SINGLE_TAG_PATTERN = re.compile(r"<(\w{1,40})>(.*)</\1>", re.DOTALL)
-"""A text that is nothing but the content of one tag."""
-
-
 def unwrap_output(text: str) -> UnwrappedOutput:
     """Return a tool's output without colours and wrappers, and the outcome that the wrappers state."""
     if "\x1b" in text:
         text = _COLOUR_PATTERN.sub("", text)
     data = _parse_json(text)
-    if not isinstance(data, dict):
-        tagged = (
-            _SINGLE_TAG_PATTERN.fullmatch(text)
-            if text.endswith(">") and text.startswith("<")
-            else None
-        )
-        text = tagged[2] if tagged else text
-        body = strip_header(text)
-        if body is text:
-            return UnwrappedOutput(text, data=data)
-        header = text[: len(text) - len(body)]
-        session = _SESSION_PATTERN.search(header)
-        return UnwrappedOutput(
-            body,
-            find_exit_code(header),
-            data=data,
-            session=session[1] if session else "",
-        )
-    metadata = data.get("metadata")
-    metadata_fields = metadata if isinstance(metadata, dict) else {}
-    codes = [
-        value
-        for source in (data, metadata_fields)
-        for key in _EXIT_CODE_FIELDS
-        if type(value := source.get(key)) is int
-    ]
-    errors = [error for key in _ERROR_FIELDS if (error := _read_error_text(data.get(key)))]
-    bodies = [value for key in _OUTPUT_FIELDS if isinstance(value := data.get(key), str) and value]
-    code = codes[0] if codes else None
-    failed = bool(errors and code is None) or any(
-        data.get(key) is value for key, value in _FAILURE_FLAGS.items()
+    if isinstance(data, dict):
+        return _unwrap_object(text, data)
+    return _unwrap_text(text, data)
+
+
+def _unwrap_text(text: str, data: Any) -> UnwrappedOutput:
+    """Return an output that is no JSON object without the tag or the header around it."""
+    is_tag_possible = text.startswith("<") and text.endswith(">")
+    tagged = _SINGLE_TAG_PATTERN.fullmatch(text) if is_tag_possible else None
+    content = tagged[2] if tagged else text
+    body = strip_header(content)
+    if body is content:
+        return UnwrappedOutput(content, data=data)
+    header = content[: len(content) - len(body)]
+    session = _SESSION_PATTERN.search(header)
+    return UnwrappedOutput(
+        body,
+        find_exit_code(header),
+        data=data,
+        session_id=session[1] if session else "",
     )
-    failed = failed or data.get("status") in ("error", "failed", "failure")
-    if code or failed:  # without a failure these fields hold warnings
-        errors += [
-            error_text
-            for key in ("stderr", "message", "reason")
-            if (error_text := _read_error_text(data.get(key)))
-        ]
-    error = errors[0] if errors and code != 0 else ""
-    return UnwrappedOutput(bodies[0] if bodies else text, code, error, data, failed)
+
+
+def _unwrap_object(text: str, data: dict[str, Any]) -> UnwrappedOutput:
+    """Return the output that a JSON object holds, with the outcome that its other fields state."""
+    metadata = data.get("metadata")
+    sources = (data, metadata if isinstance(metadata, dict) else {})
+    codes = (source.get(key) for source in sources for key in _EXIT_CODE_FIELDS)
+    code = next((value for value in codes if type(value) is int), None)
+    error = _find_error_text(data, _ERROR_FIELDS)
+    failed = (
+        bool(error and code is None)
+        or any(data.get(key) is value for key, value in _FAILURE_FLAGS.items())
+        or data.get("status") in ("error", "failed", "failure")
+    )
+    if not error and (code or failed):
+        error = _find_error_text(data, _WARNING_FIELDS)
+    texts = (data.get(key) for key in _OUTPUT_FIELDS)
+    body = next((value for value in texts if isinstance(value, str) and value), text)
+    return UnwrappedOutput(body, code, "" if code == 0 else error, data, failed)
+
+
+def _find_error_text(data: dict[str, Any], keys: Iterable[str]) -> str:
+    """Return the first error that these fields state, or an empty string."""
+    return next(filter(None, (_read_error_text(data.get(key)) for key in keys)), "")
 
 
 def _read_error_text(value: Any) -> str:
@@ -145,11 +179,6 @@ def _read_error_text(value: Any) -> str:
     if isinstance(value, dict):
         value = value.get("message") or value.get("error")
     return value if isinstance(value, str) and value.strip() else ""
-
-
-_HEADER_LINE_PATTERN = re.compile(
-    r"[A-Z][\w ()-]{0,40}(?::| exited with| exited| running with)[^\n]{0,200}"
-)
 
 
 def strip_header(text: str) -> str:
@@ -162,36 +191,6 @@ def strip_header(text: str) -> str:
         if all(map(_HEADER_LINE_PATTERN.fullmatch, text[:end].split("\n")))
         else text
     )
-
-
-_EXIT_CODE_PATTERN = re.compile(
-    r"\b(?:exit(?:ed)?|return(?:ed)?|terminated)[\s_-]{0,3}(?:with[\s_-]{1,3})?(?:(?:non-?zero|exit|an?)[\s_-]{1,3}){0,2}"
-    r"(?:code|status)\b[\"']?\s{0,3}(?:is|of|was|[:=>(])?\s{0,3}(-?\d{1,10})\b"
-    r"|\b(?:process|command)\s{1,3}exited\s{1,3}with\s{1,3}(-?\d{1,10})\b"
-    r"|[\[(]exit(?:ed)?[ :=]{1,2}(-?\d{1,10})[\])]"
-    r"|^exit[:=] ?(-?\d{1,10})$",
-    re.IGNORECASE | re.MULTILINE,
-)
-_SENTENCE_CONTINUES_PATTERN = re.compile(r"[ \t]+(?!(?:in|after) [\d.])[A-Za-z]")
-"""Text after an exit code that makes it part of a sentence, not the statement of a tool."""
-_EXIT_WORDS = ("exit", "return", "terminated")
-_STOPPED_RUN_PATTERN = re.compile(
-    r"\b(?P<timeout>timed[ -]?out|timeout (?:reached|exceeded|expired)|exceed(?:ed|ing) timeout)\b"
-    r"|\b(?:command|operation|process|request|tool(?: use| call)?) (?:was )?"
-    r"(?P<abort>aborted|interrupted|cancell?ed|killed|rejected)\b",
-    re.IGNORECASE,
-)
-
-
-_STOP_WORDS = (
-    "timed",
-    "timeout",
-    "aborted",
-    "interrupted",
-    "cancel",
-    "killed",
-    "rejected",
-)
 
 
 def find_exit_code(text: str) -> int | None:

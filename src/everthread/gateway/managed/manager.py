@@ -168,12 +168,12 @@ class ProxyManager:
             call = await threads.open(
                 request.caller_history, request.settings, thread or "", known_length
             )
-            self.reader.remember(call.thread, located_body, parsed_request)
+            self.reader.remember(call.thread_id, located_body, parsed_request)
             return ManagedHandler(
                 self.threads,
                 request,
                 call,
-                body_memory=self._body_memories.find_or_create(call.thread),
+                body_memory=self._body_memories.find_or_create(call.thread_id),
                 mark_ttl=self._mark_ttl,
             )
 

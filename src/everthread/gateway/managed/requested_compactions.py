@@ -47,13 +47,13 @@ class RequestedCompactions:
             "tokens_before": tokens_before,
             "tokens_after": self._threads.count_tokens(call),
             "messages_covered": call.covered_count,
-            "thread": call.thread,
+            "thread": call.thread_id,
             "system_note": call.note,
         }
         return {
             "messages": _list_compacted_messages(handler),
             "receipt": receipt,
-            "handle": call.thread,
+            "handle": call.thread_id,
         }
 
     async def make_item(self, incoming: IncomingRequest) -> tuple[dict[str, Any], int]:

@@ -57,7 +57,7 @@ async def _look_up(store: Store, call: PreparedCall, recall: ToolCall) -> str:
     lookup = StoreLookup(
         store,
         call.caller_history.client_scope.tenant,
-        call.thread,
+        call.thread_id,
         include_related=True,
         skip_visible=True,
     )

@@ -10,7 +10,7 @@ from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.caller_request import CallerHistory, CallSettings
 from everthread.thread.caller.recall_rounds import RESULT_PARTS, CallRounds
 from everthread.thread.caller.recorder import CallRecorder
-from everthread.thread.caller.replacement_text import (
+from everthread.thread.caller.start_replacement import (
     match_unchanged,
     parse_replacement,
     split_messages,
@@ -64,8 +64,8 @@ class PreparedCall:
         return self.recorder.match
 
     @property
-    def thread(self) -> str:
-        return self.recorder.match.thread
+    def thread_id(self) -> str:
+        return self.recorder.match.thread_id
 
     @property
     def model(self) -> str:

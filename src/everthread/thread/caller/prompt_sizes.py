@@ -8,7 +8,7 @@ from typing import Any
 from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.message_caches import SizeCache
 from everthread.thread.caller.prepared_call import PreparedCall
-from everthread.thread.caller.replacement_text import parse_replacement
+from everthread.thread.caller.start_replacement import parse_replacement
 
 
 class PromptSizer:

@@ -35,10 +35,10 @@ class RecallRounds:
     """The messages that replace one answer of the history: recall calls, results and the answer."""
 
     start: str
-    start_skeleton: str
+    start_loose_digest: str
     """Digest (`start`) and loose digest of the history before the answer."""
     end: str
-    end_skeleton: str
+    end_loose_digest: str
     """Digest (`end`) and loose digest of the history up to the end of the answer."""
     texts: list[str]
     """The messages to send upstream in place of the answer."""
@@ -48,11 +48,11 @@ class RecallRounds:
     def find_span(self, history: History) -> tuple[int, int] | None:
         """Return the start and end of the answer in a history; None if the history does not hold it."""
         start = _find_position(history.digests, self.start) or _find_position(
-            history.loose_digests, self.start_skeleton
+            history.loose_digests, self.start_loose_digest
         )
         end = _find_position(history.digests, self.end)
-        if end is None and self.end_skeleton in history.loose_digests:
-            end = len(history) - history.loose_digests[::-1].index(self.end_skeleton)
+        if end is None and self.end_loose_digest in history.loose_digests:
+            end = len(history) - history.loose_digests[::-1].index(self.end_loose_digest)
         return (start, end) if start is not None and end is not None and start < end else None
 
 
@@ -158,7 +158,7 @@ class CallRounds:
             history.digest(len(history)),
             history.loose_digest(len(history)),
             end=answered_history.digest(len(answered_history)),
-            end_skeleton=answered_history.loose_digest(len(answered_history)),
+            end_loose_digest=answered_history.loose_digest(len(answered_history)),
             texts=[*self.texts, *self.last_round_texts],
             blocks=self.blocks,
         )

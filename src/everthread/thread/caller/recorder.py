@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from everthread.core.messages import Message
@@ -47,6 +48,17 @@ class PendingAnswer:
         self.history = history
         self.pending_link = pending_link
         self.is_stored = False
+
+
+@dataclass(slots=True)
+class UnstoredOutcome:
+    """The outcome of a call, which is stored with its request if that is still possible."""
+
+    answer: PendingAnswer | None = None
+    usage: Sequence[NewUsage] = ()
+    """The usage of the call; emptied when it is stored, together with the state."""
+    state: tuple[str, Any] | None = None
+    """The key and value of the thread's new state."""
 
 
 class CallRecorder:
@@ -142,15 +154,16 @@ class CallRecorder:
         state: tuple[str, Any],
     ) -> None:
         """Store the answer, usage and state, and the request if storing it was delayed."""
+        outcome = UnstoredOutcome(answer, usage, state)
         if self._storing_task is None:
             self._storing_task = storing = asyncio.get_running_loop().create_future()
             try:
-                await self._store_unstored(answer, usage, state)
+                await self._store_call(outcome)
             finally:
                 storing.set_result(self.match)
         else:
             await asyncio.shield(self._storing_task)
-            await self._store_unstored(answer, usage, state)
+            await self._store_call(outcome)
 
     def drop_answer(self, answer: PendingAnswer) -> None:
         """Stop waiting for an announced answer, because it will not be stored."""
@@ -161,79 +174,86 @@ class CallRecorder:
         # Let the task that writes to the upstream run first: it was made after this one.
         await asyncio.sleep(0)
         try:
-            await self._store_unstored()
+            await self._store_call(UnstoredOutcome())
         except EverthreadError as error:
-            self._listener(RecordFailed(self.match.thread, str(error)))
+            self._listener(RecordFailed(self.match.thread_id, str(error)))
         return self.match
 
-    async def _store_unstored(
-        self,
-        answer: PendingAnswer | None = None,
-        usage: Sequence[NewUsage] = (),
-        state: tuple[str, Any] | None = None,
-    ) -> None:
-        """Store the parts of the call that are not stored yet: request, answer, usage and state."""
+    async def _store_call(self, outcome: UnstoredOutcome) -> None:
+        """Store the outcome, and the request before it unless that is stored already."""
         if self._delay_timer is not None:
             self._delay_timer.cancel()
             self._delay_timer = None
         try:
-            if not self.is_stored and not await self._index.wait_for_others(self.match):
-                await self._match_again()
-            await self._store_steps(answer, usage, state)
-            if answer is not None and not answer.is_stored:
-                # The answer is stored with the client's next request, if that continues it.
-                await self._index.note_other_answer(self.match, answer.history)
+            if not self.is_stored:
+                await self._store_request_steps(outcome)
+            await self._store_rest(outcome)
         finally:
             if self._pending_request is not None:
                 # The callable refers to the recorder: break the cycle, or its messages stay in memory.
                 self._pending_request.store_now = None
                 is_kept = self.is_stored and not self.match.is_inside
                 self._index.finish_pending(
-                    self._pending_request, self.match.thread if is_kept else None
+                    self._pending_request, self.match.thread_id if is_kept else None
                 )
 
-    async def _store_steps(
-        self,
-        answer: PendingAnswer | None,
-        usage: Sequence[NewUsage],
-        state: tuple[str, Any] | None,
-    ) -> None:
-        """Store the request and its answer; find the thread again if another process was first."""
-        while True:
-            request_steps = [] if self.is_stored else await self._make_request_steps()
-            steps = [*request_steps]
-            if answer is not None and not self.match.is_inside:
-                steps.append(self._make_answer_step(answer))
-            if not steps and not usage and state is None:
-                self._set_stored()
-                return
-            matches = await self._index.store(self.match, steps, usage, state)
-            if matches or not steps:
-                usage = ()
-                state = None
-            if len(matches) < len(request_steps):
-                await self._match_again()
-                continue
-            if matches or not steps:
-                self._set_stored()
+    async def _store_request_steps(self, outcome: UnstoredOutcome) -> None:
+        """Store the request, and its outcome in the same transaction unless another writer interferes."""
+        if not await self._index.wait_for_others(self.match):
+            await self._match_again()
+        while not self.is_stored:
+            request_steps = await self._make_request_steps()
+            request_end: ThreadMatch | None = self.match
             if request_steps:
-                self._report_branch(matches[0].thread)
-                self.match = matches[len(request_steps) - 1]
-            is_answered = len(matches) > len(request_steps)
-            if is_answered and answer is not None:
-                answer.is_stored = True
-                self._index.finish_pending(answer.pending_link, matches[-1].thread)
-            if is_answered or not request_steps:
-                answer = None
+                request_end = await self._extend_thread(outcome, request_steps)
+            if request_end is None:
+                await self._match_again()
+            else:
+                self._set_stored(request_end)
 
-    def _set_stored(self) -> None:
+    async def _store_rest(self, outcome: UnstoredOutcome) -> None:
+        """Store the parts of the outcome that were not stored with the request."""
+        answer = outcome.answer
+        if answer is not None and not answer.is_stored and not self.match.is_inside:
+            await self._extend_thread(outcome)
+        if outcome.usage or outcome.state is not None:
+            await self._index.store(self.match, usage=outcome.usage, state=outcome.state)
+        if answer is not None and not answer.is_stored:
+            # The answer is stored with the client's next request, if that continues it.
+            await self._index.note_other_answer(self.match, answer.history)
+
+    async def _extend_thread(
+        self, outcome: UnstoredOutcome, request_steps: Sequence[ThreadStep] = ()
+    ) -> ThreadMatch | None:
+        """Store steps of the request and the outcome in one transaction.
+
+        Return the match at the end of the request, or None if another writer extended the thread first.
+        """
+        answer = outcome.answer
+        answer_step = None if answer is None else self._make_answer_step(answer)
+        stored_steps = await self._index.store(
+            self.match,
+            request_steps,
+            answer_step,
+            usage=outcome.usage,
+            state=outcome.state,
+        )
+        if stored_steps.has_stored_usage:
+            outcome.usage = ()
+            outcome.state = None
+        if answer is not None and stored_steps.answer_thread_id is not None:
+            answer.is_stored = True
+            self._index.finish_pending(answer.pending_link, stored_steps.answer_thread_id)
+        return stored_steps.request_end
+
+    def _set_stored(self, request_end: ThreadMatch) -> None:
+        """Note that the request is stored, and in which thread."""
         self.is_stored = True
         self._memory.is_stored = True
-
-    def _report_branch(self, thread_id: str) -> None:
         if self.match.branch_of is not None:
             parent_id = self.match.branch_of[0]
-            self._listener(Branched(thread_id, parent_id, self.match.matched_count))
+            self._listener(Branched(request_end.thread_id, parent_id, self.match.matched_count))
+        self.match = request_end
 
     async def _match_again(self) -> None:
         """Find the thread of the request again, only in the store."""
@@ -274,7 +294,7 @@ class CallRecorder:
         settings = self.settings
         client = caller_history.client
         session = NewSession(
-            id=match.thread,
+            id=match.thread_id,
             kind="side" if match.side_of else caller_history.kind,
             parent=match.side_of or None,
             tenant=match.tenant,
@@ -302,7 +322,7 @@ class CallRecorder:
     def _make_answer_step(self, answer: PendingAnswer) -> ThreadStep:
         """Return the step that stores the answer."""
         session = NewSession(
-            id=self.match.thread,
+            id=self.match.thread_id,
             tenant=self.match.tenant,
             platform=self.caller_history.client.platform,
         )

@@ -1,7 +1,7 @@
 """Make rewrites: the messages that replace the beginning of a client's history.
 
-A rewrite is never changed. A request whose beginning has one uses it; if two are made at the same time, both requests
-use the first. So the next, longer request begins with the same bytes, in every process.
+A rewrite is never changed, only deleted by an undo. A request whose beginning has one uses it; if two are made at the
+same time, both requests use the first. So the next, longer request begins with the same bytes, in every process.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from everthread.compaction.compaction_result import Compaction
 from everthread.compaction.engine import ReportProgress
 from everthread.compaction.summarizers.summarizer import Summarizer
 from everthread.core.messages import Message
+from everthread.core.tokens.budget import Budget
 from everthread.core.tool_outputs import OutputToStore
 from everthread.errors import EngineError
 from everthread.store.rewrite_records import NewRewrite, Rewrite, RewriteState
 from everthread.store.store import Store
 from everthread.thread.accounting import Accounting
+from everthread.thread.caller.caller_request import CallerHistory, CallerMessage, CallSettings
 from everthread.thread.caller.compaction_job import (
     CompactionJob,
     CompactionJobResult,
     RefitJob,
 )
-from everthread.thread.caller.replacement_text import render_replacement
-from everthread.thread.caller.rewrite_task import RewriteTask
-from everthread.thread.caller.start_replacement import replace_start
+from everthread.thread.caller.provider_compactions import count_protected_messages
+from everthread.thread.caller.start_replacement import parse_replacement, replace_start
 from everthread.thread.compaction_records import make_compaction_record, make_done_event
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.engines.summary_wait import SummaryWait
@@ -35,11 +36,60 @@ from everthread.thread.events import CompactionVoid, Listener, PayloadShrunk
 from everthread.thread.large_results import add_tool_names, store_outputs
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.payload_shrinking import shrink_messages
-from everthread.thread.wire_messages import decode_messages
+from everthread.thread.wire_messages import JsonMessages, decode_messages, encode_value
 
 PRUNE_ONLY_STRENGTH = -1
 """The strength of a rewrite that keeps every message and only drops images and stores large results."""
 NOTHING_TO_REPLACE = "all messages since the last compaction have to stay as they are"
+
+
+class RewriteTask:
+    """A history to compact, with everything that the compaction needs.
+
+    `base_rewrite`: the rewrite that the new one continues. `tokens`: the prompt's tokens as the provider counts them.
+    """
+
+    def __init__(
+        self,
+        caller_history: CallerHistory,
+        settings: CallSettings,
+        *,
+        thread_id: str,
+        engine_key: str,
+        order: CompactionOrder,
+        budget: Budget,
+        tokens: int,
+        base_rewrite: Rewrite | None,
+    ) -> None:
+        self.caller_history = caller_history
+        self.settings = settings
+        self.thread_id = thread_id
+        self.engine_key = engine_key
+        self.order = order
+        self.budget = budget
+        self.tokens = tokens
+        self.base_rewrite = base_rewrite
+        self.base_state = base_rewrite.state if base_rewrite else RewriteState()
+        covered_count = base_rewrite.replaced_count if base_rewrite else 0
+        self.new_count = len(caller_history) - covered_count
+        """The number of the caller's messages that are not covered yet."""
+        self.messages: list[CallerMessage] = [
+            *(parse_replacement(base_rewrite) if base_rewrite else ()),
+            *caller_history.messages[covered_count:],
+        ]
+        """The messages that the provider gets without this compaction; each is decoded on first use."""
+        self.texts = [message.text for message in self.messages]
+        self.protected_count = count_protected_messages(self.messages, self.texts)
+        """The number of messages, up to the provider's own last compaction, that are never changed."""
+        self.wire_messages = JsonMessages(self.texts[self.protected_count :])
+        """The messages that may be changed."""
+        self.max_tail_count = min(self.new_count, len(self.wire_messages))
+        """The number of messages at the end that are the caller's own and not covered yet."""
+
+    @property
+    def base_depth(self) -> int:
+        """The number of compactions that the history went through before this one."""
+        return self.base_rewrite.depth if self.base_rewrite else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,5 +278,25 @@ def _make_rewrite(task: RewriteTask, replacement: Sequence[Any], tail_count: int
         loose_digest=history.loose_digest(length),
         results=history.join_result_hashes(0, length),
         thread=task.thread_id,
-        replacement=render_replacement(replacement, task.messages, task.protected_count).encode(),
+        replacement=_render_replacement(replacement, task.messages, task.protected_count).encode(),
     )
+
+
+def _render_replacement(
+    replacement: Sequence[Any], sent: Sequence[CallerMessage], protected_count: int
+) -> str:
+    """Return the protected messages and the replacement as text, separated by commas.
+
+    Messages that the replacement's start leaves unchanged keep the client's own bytes.
+    """
+    texts = [message.text for message in sent[:protected_count]]
+    changeable_messages = sent[protected_count:]
+    is_same = True
+    for index, value in enumerate(replacement):
+        is_same = (
+            is_same
+            and index < len(changeable_messages)
+            and changeable_messages[index].value == value
+        )
+        texts.append(changeable_messages[index].text if is_same else encode_value(value))
+    return ",".join(texts)

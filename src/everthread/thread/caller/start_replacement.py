@@ -1,9 +1,10 @@
-"""Map a compacted history back to the client's bytes."""
+"""The messages that replace the start of a client's history: in the client's protocol, and as stored text."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.compaction.summary.summary_message import (
     find_reading_tools,
@@ -12,7 +13,15 @@ from everthread.compaction.summary.summary_message import (
 from everthread.core.messages import Message
 from everthread.core.tool_outputs import OPENING_TAG, READ_HINT, replace_reader_name
 from everthread.core.types import Api, ModelRequest
+from everthread.store.rewrite_records import Rewrite
 from everthread.thread.wire_messages import encode_messages, encode_value
+
+
+class RenderedMessage(NamedTuple):
+    """A message that we wrote, in the form of the protocol, and its text."""
+
+    value: Any
+    text: str
 
 
 def replace_start(
@@ -68,3 +77,45 @@ def _choose_reader(names: Sequence[str]) -> str | None:
     """Return the first tool that can read a stored output; None if no tool can."""
     readers = (name for name in names if name.lower().endswith(("recall", "expand")))
     return next(readers, None)
+
+
+def parse_replacement(rewrite: Rewrite) -> list[RenderedMessage]:
+    """Return the messages of a rewrite, each with its text."""
+    return split_messages(rewrite.replacement.decode())
+
+
+def split_messages(text: str) -> list[RenderedMessage]:
+    """Return the messages in a text, separated by commas, each with its own text."""
+    decode = json.JSONDecoder().raw_decode
+    messages = []
+    start = 0
+    while start < len(text):
+        value, end = decode(text, start)
+        messages.append(RenderedMessage(value, text[start:end]))
+        start = end + 1
+    return messages
+
+
+def match_unchanged(replacement: Sequence[str], covered: Sequence[str]) -> list[int | None]:
+    """Return, for each text of a replacement, the index of the covered message that equals it, or None.
+
+    Compare the beginning in order, then backwards from the end: among equal messages, a compaction keeps the newest.
+    """
+    indexes: list[int | None] = [None] * len(replacement)
+    shared_count = 0
+    while shared_count < min(len(replacement), len(covered)) and (
+        replacement[shared_count] == covered[shared_count]
+    ):
+        indexes[shared_count] = shared_count
+        shared_count += 1
+    indexes_by_text: dict[str, list[int]] = {}
+    for index in range(shared_count, len(covered)):
+        indexes_by_text.setdefault(covered[index], []).append(index)
+    limit = len(covered)
+    for position in range(len(replacement) - 1, shared_count - 1, -1):
+        earlier_indexes = [
+            index for index in indexes_by_text.get(replacement[position], ()) if index < limit
+        ]
+        if earlier_indexes:
+            indexes[position] = limit = earlier_indexes[-1]
+    return indexes

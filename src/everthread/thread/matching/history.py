@@ -164,7 +164,9 @@ def build_history(identities: Iterable[MessageIdentity]) -> History:
 
 
 def _chain_loose_digest(digest: str, loose_fingerprint: str) -> str:
-    return _chain_digest(digest or "skeleton", loose_fingerprint) if loose_fingerprint else digest
+    return (
+        _chain_digest(digest or "loose digest", loose_fingerprint) if loose_fingerprint else digest
+    )
 
 
 @functools.lru_cache(maxsize=2 * MAX_CACHED_DIGESTS)
@@ -339,4 +341,4 @@ _JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":
 
 def _hash(value: Any) -> str:
     text = _JSON.encode(value).encode("utf-8", "surrogatepass")
-    return blake2b(text, digest_size=20, person=b"skeleton").hexdigest()
+    return blake2b(text, digest_size=20, person=b"loose digest").hexdigest()

@@ -18,7 +18,7 @@ class PendingLink:
         self.key = key
         self.finished = asyncio.Event()
         """Set when the link is stored or storing it has failed."""
-        self.thread: str | None = None
+        self.thread_id: str | None = None
         """The thread that holds the link; None until it is stored, or if storing it has failed."""
         self.is_answer = False
         self.waits_for_request = False
@@ -45,12 +45,12 @@ class PendingLinks:
             self._pending[pending.key] = pending
         return pending, is_new
 
-    def finish_link(self, pending: PendingLink, thread: str | None) -> bool:
-        """Stop expecting a link, which is now stored in `thread`. Return False if the link was not expected."""
+    def finish_link(self, pending: PendingLink, thread_id: str | None) -> bool:
+        """Stop expecting a link, which is now stored in `thread_id`. Return False if the link was not expected."""
         if self._pending.get(pending.key) is not pending:
             return False
         del self._pending[pending.key]
-        pending.thread = thread
+        pending.thread_id = thread_id
         pending.finished.set()
         return True
 
@@ -66,7 +66,9 @@ class PendingLinks:
         if pending.store_now is not None:
             pending.store_now()
         await pending.finished.wait()
-        return pending.thread == match.source or (match.is_named and pending.thread is not None)
+        return pending.thread_id == match.source or (
+            match.is_named and pending.thread_id is not None
+        )
 
     @contextmanager
     def hold_session_while_reading(self, client_scope: ClientScope) -> Iterator[None]:

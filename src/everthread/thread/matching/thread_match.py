@@ -30,7 +30,7 @@ class ThreadMatch:
     """The thread that a history belongs to, and how much of the history is stored."""
 
     client_scope: ClientScope
-    thread: str
+    thread_id: str
     matched_count: int = 0
     """Number of the history's messages that are stored."""
     previous: str = ""
@@ -67,7 +67,7 @@ class ThreadMatch:
     def source(self) -> str:
         """The thread that holds the link that the history continues."""
         branched = self.branch_of[0] if self.branch_of else ""
-        return self.side_of or branched or self.thread
+        return self.side_of or branched or self.thread_id
 
     @property
     def continues_other(self) -> bool:
@@ -80,7 +80,7 @@ class ThreadMatch:
         digest = history.digest(length)
         return ThreadMatch(
             self.client_scope,
-            self.thread,
+            self.thread_id,
             matched_count=length,
             previous=digest,
             expected_end=digest,
@@ -96,7 +96,7 @@ class ThreadMatch:
             digest=history.digest(length),
             previous=self.previous,
             loose_digest=history.loose_digest(length),
-            thread=self.thread,
+            thread=self.thread_id,
             message_count=length,
             last_message_id=None,
             results=history.join_result_hashes(self.matched_count, length),
@@ -131,6 +131,19 @@ class ThreadStep:
             messages=messages,
             client_parent=self.client_parent,
         )
+
+
+class StoredSteps(NamedTuple):
+    """The part of a request and its answer that was stored."""
+
+    request_end: ThreadMatch | None
+    """The match at the end of the request, or None if another writer extended the thread first.
+
+    It names another thread if another process stored the same messages there."""
+    answer_thread_id: str | None
+    """The thread that holds the answer, or None if the answer is not stored."""
+    has_stored_usage: bool
+    """Whether the usage and the state are stored."""
 
 
 def share_tokens(sizes: Sequence[int], messages: Sequence[Message]) -> list[int | None]:
