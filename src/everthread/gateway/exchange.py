@@ -204,25 +204,14 @@ class Exchange:
             answer = await each_filter.change_answer(answer)
         if not await self._start_response(answer):
             return
-        # Filters that do nothing at these moments are left out: a stream has many pieces.
-        convert_functions = [
-            each_filter.convert_piece
-            for each_filter in reversed(self.filters)
-            if type(each_filter).convert_piece is not Filter.convert_piece
-        ]
-        read_functions = [
-            each_filter.read_piece
-            for each_filter in self.filters
-            if type(each_filter).read_piece is not Filter.read_piece
-        ]
         async for piece in answer.body.pieces():
             converted_piece = piece
-            for convert in convert_functions:
-                converted_piece = convert(converted_piece)
+            for each_filter in reversed(self.filters):
+                converted_piece = each_filter.convert_piece(converted_piece)
             if converted_piece:
                 await self.writer.body(converted_piece)
-            for read in read_functions:
-                read(piece)
+            for each_filter in self.filters:
+                each_filter.read_piece(piece)
         last_bytes = b""
         for each_filter in reversed(self.filters):
             last_bytes = (
