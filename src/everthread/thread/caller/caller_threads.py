@@ -268,7 +268,7 @@ class CallerThreads:
     ) -> str:
         """Compact regardless of the size. Return the reason if nothing changed, else an empty text.
 
-        `window`: the window to compact for; None for the model's.
+        `window`: the window to compact for, or None to use the model's.
         """
         if window:
             call.limits = replace(call.limits, window=window)

@@ -34,7 +34,7 @@ class ThreadRoles:
         """For each thread the hash of its last system prompt, and the role."""
 
     def has_last_prompt(self, thread_id: str, request: ModelRequest) -> bool:
-        """Return whether a request has the same system prompt as the thread's last one; False if that was forgotten."""
+        """Return whether a request has the system prompt of the thread's last request, if that is still remembered."""
         entry = self._roles.get(thread_id)
         return entry is not None and entry[0] == hash(_system_text(request.system))
 
@@ -77,7 +77,7 @@ class Role:
     lines: tuple[int, ...]
     """The smallest hashes of its lines, to estimate the share of lines that two prompts have in common."""
     tools: frozenset[str] | None = None
-    """None if the tools are not known."""
+    """The names of the tools, or None if they are not known."""
 
 
 def describe_role(system: str, tools: frozenset[str] | None = None) -> Role:
