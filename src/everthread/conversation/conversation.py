@@ -453,7 +453,7 @@ class Conversation:
         async with self._hold_turn():
             await self._thread.drop_preparation("the last compaction was undone")
             session = await state.store.undo(state.session.id)
-            state.show_session(session, await state.store.messages(session.id))
+            state.show_session(session, await state.store.list_messages(session.id))
             state.compaction_count = max(0, state.compaction_count - 1)
             state.forget_last_request()
             await state.restore()

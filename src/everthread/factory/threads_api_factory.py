@@ -90,7 +90,7 @@ def make_preview_function(config: Config) -> PreviewThread:
     async def preview(store: Store, thread: str, focus: str | None) -> CommandResult:
         used_window = await load_caller_window(store, thread)
         conversation_opener = open_conversation(
-            used_window.model if used_window else (await store.session(thread)).model,
+            used_window.model if used_window else (await store.load_session(thread)).model,
             config=config,
             window=used_window.tokens if used_window else None,
             store=store,

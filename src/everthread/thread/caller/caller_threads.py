@@ -254,7 +254,7 @@ class CallerThreads:
                 match.tenant,
                 match.thread_id,
                 session=match.thread_id,
-                messages=await self.setup.store.messages(tip),
+                messages=await self.setup.store.list_messages(tip),
                 is_complete=is_complete,
             )
             excerpts = await finder.find(visible_thread, max_tokens, self.setup.listener)

@@ -44,7 +44,7 @@ class ThreadRoles:
             return True
         entry = self._roles.get(thread_id)
         if entry is None:
-            session = await self._store.session(thread_id)
+            session = await self._store.load_session(thread_id)
             role = describe_role(_system_text(session.system))
         else:
             role = entry[1]

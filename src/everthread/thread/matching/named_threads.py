@@ -30,7 +30,9 @@ class NamedThreads:
         if client_scope not in self._thread_ids:
             thread_id = derive_thread_id(*client_scope, previous_digest="", digest="")
             try:
-                session = await self._store.session(get_session_name(client_scope.session_scope))
+                session = await self._store.load_session(
+                    get_session_name(client_scope.session_scope)
+                )
                 if (session.tenant, session.platform) == (client_scope.tenant, PLATFORM):
                     thread_id = session.thread
             except UnknownIdError:

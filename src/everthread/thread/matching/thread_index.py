@@ -214,7 +214,7 @@ class ThreadIndex:
             return None
         remaining_messages = query.caller_history.wire_messages[match.matched_count :]
         limit = None if message_id else 2 * len(remaining_messages) + _EXTRA_STORED_MESSAGES
-        stored_messages = await self._store.history(match.thread_id, limit=limit)
+        stored_messages = await self._store.load_history(match.thread_id, limit=limit)
         bodies = [
             stored_message.body
             for stored_message in stored_messages
