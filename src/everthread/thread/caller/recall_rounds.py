@@ -1,4 +1,4 @@
-"""Keep rounds of our own recall tool with the thread. The caller does not see them.
+"""Keep the rounds of our own recall tool, which the caller does not see, with their thread.
 
 In later prompts, the calls and their results replace the answer that the caller knows, byte for byte, until a
 compaction covers them.
@@ -45,7 +45,7 @@ class RecallRounds:
     """Results to put before the caller's own in the message after the answer."""
 
     def find_span(self, history: History) -> tuple[int, int] | None:
-        """Return the start and end of the answer in a history; None if the history does not hold it."""
+        """Return the start and end of the answer in a history, or None if the history does not hold it."""
         start = _find_position(history.digests, self.start) or _find_position(
             history.loose_digests, self.start_loose_digest
         )
@@ -70,7 +70,7 @@ class CallRounds:
     wire_messages: list[Any] = field(default_factory=list)
     """The same messages, decoded."""
     last_round_texts: list[str] = field(default_factory=list)
-    """The messages of the last round, whose answer the caller gets; it has other calls than of our tool, or none."""
+    """The messages of the last round. The caller gets its answer, because not all of its calls are of our tool."""
     blocks: str = ""
     round_count: int = 0
     call_count: int = 0
@@ -202,7 +202,7 @@ class RecallRoundsStore:
         return bool(await self._store.state.get_state(match.source, ROUNDS_STATE))
 
     def find_expected(self, thread_id: str) -> list[dict[str, Any]] | None:
-        """Return a thread's rounds that are being stored; None if there are none."""
+        """Return a thread's rounds that are being stored, or None if there are none."""
         return self._expected.get(thread_id)
 
     def expect(self, thread_id: str, stored_rounds: list[dict[str, Any]]) -> None:

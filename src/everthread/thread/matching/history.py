@@ -51,14 +51,14 @@ _HASH_CHARS = 12
 
 
 class MessageIdentity(NamedTuple):
-    """The hashes by which one message is recognised.
+    """The hashes that identify one message.
 
     A named tuple, because other processes send thousands of them: unpickling a dataclass takes ten times as long.
     """
 
     fingerprint: str
     loose_fingerprint: str
-    """A digest without thinking and the contents of results; empty for a message that is only thinking."""
+    """A digest without thinking and the contents of results, or an empty string if the message is only thinking."""
     result_hashes: tuple[str, ...] = ()
     """A short hash of each tool result in it."""
     cleared_flags: tuple[bool, ...] = ()
@@ -83,11 +83,11 @@ class History:
         return len(self.identities)
 
     def digest(self, length: int) -> str:
-        """Return the digest of the first `length` messages; empty for none."""
+        """Return the digest of the first `length` messages, or an empty string if `length` is 0."""
         return self.digests[length - 1] if length else ""
 
     def loose_digest(self, length: int) -> str:
-        """Return the loose digest of the first `length` messages; empty for none."""
+        """Return the loose digest of the first `length` messages, or an empty string if `length` is 0."""
         return self.loose_digests[length - 1] if length else ""
 
     def loose_digests_after(self, length: int) -> list[str]:
