@@ -203,7 +203,7 @@ async def test_two_processes_continue_one_thread_in_turns(
     assert second.sent[-1] != second.history[:-1], "it was compacted"
     store = await threads.get_store()
     (thread,) = await store.list_threads()
-    stored_texts = [text_of(message.body) for message in await store.history(thread.first.id)]
+    stored_texts = [text_of(message.body) for message in await store.load_history(thread.first.id)]
     assert stored_texts == [text_of(message) for message in second.history]
     assert thread.compaction_count == len(
         [event for event in events if isinstance(event, CompactionDone)]
@@ -296,7 +296,7 @@ async def test_a_subagent_with_the_same_name_gets_its_own_thread(
     assert turn.prepared_call.thread_id != helper_call.prepared_call.thread_id
     store = await threads.get_store()
     assert (
-        await store.session(helper_call.prepared_call.thread_id)
+        await store.load_session(helper_call.prepared_call.thread_id)
     ).parent == turn.prepared_call.thread_id
     (conversation,) = await store.list_threads()
     assert conversation.first.id == turn.prepared_call.thread_id

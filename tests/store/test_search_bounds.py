@@ -150,7 +150,7 @@ async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
     await store.outputs.put_output(thread, late_output, tool="terminal")
     await append_texts(store, thread, "needle of the trunk")
     await append_texts(store, branch.id, "needle of the branch")
-    twig = await store.branch(branch.id, (await store.messages(branch.id))[1].id)
+    twig = await store.branch(branch.id, (await store.list_messages(branch.id))[1].id)
     shared = {*numbered_texts(1, 3, "needle "), citation}
 
     async def assert_branches() -> None:

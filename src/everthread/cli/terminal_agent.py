@@ -32,7 +32,7 @@ async def open_terminal_agent(
     model = start_options.model
     if resume is not None:
         session = await store.resolve(resume)
-        last_session = await store.session(await store.get_compression_tip(session.id))
+        last_session = await store.load_session(await store.get_compression_tip(session.id))
         thread_model = last_session.model or session.model
         if (
             model is None

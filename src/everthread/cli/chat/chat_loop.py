@@ -172,7 +172,7 @@ class Chat:
         store = agent.conversation.store
         thread_id = agent.conversation.id
         usage_by_part = await load_thread_usage(store, thread_id)
-        self.status.load(usage_by_part["all"], await store.compactions(thread_id))
+        self.status.load(usage_by_part["all"], await store.list_compactions(thread_id))
 
     def _update_status(self, agent: Agent) -> None:
         conversation = agent.conversation

@@ -100,7 +100,7 @@ async def render_farewell(
     usage = sum_calls("all", calls)
     comparison = compare_thread(
         await store.usage.list_usage(thread_id),
-        await store.compactions(thread_id),
+        await store.list_compactions(thread_id),
         find_prices=PriceTable(),
         find_window=lambda _model: window,
         ttl=CACHE_SECONDS["5m"],

@@ -108,7 +108,7 @@ class AgentPool:
         )
         self._slots[first_session.id] = slot
         await self.close_unused()
-        return await self._store.session(first_session.id)
+        return await self._store.load_session(first_session.id)
 
     async def load_settings(self, thread_id: str) -> dict[str, Any]:
         """Return the owner's settings of a thread, which are `model` and `metadata`."""

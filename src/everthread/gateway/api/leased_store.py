@@ -59,7 +59,7 @@ class LeasedStore:
         thread_id = self._thread_id_by_session_id.get(session_id)
         if thread_id is None:
             thread_id = self._thread_id_by_session_id[session_id] = (
-                await self._store.session(session_id)
+                await self._store.load_session(session_id)
             ).thread
         if thread_id != self._thread_id:
             return None

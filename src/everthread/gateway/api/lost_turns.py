@@ -37,12 +37,12 @@ async def repair_lost_turn(
         return "interrupted", interrupted_result
     message_event = f"{turn.id}.0"  # as a conversation names the message of this event
     last_session_id = await store.get_compression_tip(turn.thread)
-    stored_messages = await store.messages(last_session_id)
+    stored_messages = await store.list_messages(last_session_id)
     is_new = not any(stored_message.event == message_event for stored_message in stored_messages)
     if is_new:  # a compaction may have removed the message from the context
         is_new = not any(
             stored_message.event == message_event
-            for stored_message in await store.history(last_session_id)
+            for stored_message in await store.load_history(last_session_id)
         )
     last_message = stored_messages[-1] if stored_messages and not is_new else None
     if (

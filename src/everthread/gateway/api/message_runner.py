@@ -100,7 +100,7 @@ class MessageRunner:
             await self._pool.choose_model(turn.thread, argument)
         thread_id = turn.thread
         if result.next_session is not None:
-            thread_id = (await agent.conversation.store.session(result.next_session)).thread
+            thread_id = (await agent.conversation.store.load_session(result.next_session)).thread
             await self._pool.inherit_model(turn.thread, thread_id)
         return {
             "text": result.text,

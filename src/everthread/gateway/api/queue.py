@@ -103,10 +103,10 @@ class TurnQueue:
         Raise `RequestRefused` if the thread does not exist or belongs to another tenant.
         """
         try:
-            session = await self.store.session(thread_id)
+            session = await self.store.load_session(thread_id)
             if session.tenant == tenant:
                 if session.id != session.thread:
-                    session = await self.store.session(session.thread)
+                    session = await self.store.load_session(session.thread)
                 return session
         except UnknownIdError:
             pass

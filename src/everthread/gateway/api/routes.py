@@ -143,7 +143,9 @@ class ThreadRoutes:
             (await self._load_first_session(request)).id
         )
         page = request.query
-        load_messages = self._store.history if page.view == "whole" else self._store.messages
+        load_messages = (
+            self._store.load_history if page.view == "whole" else self._store.list_messages
+        )
         stored_messages, next_offset = page.split(
             await load_messages(last_session_id, start=page.offset, limit=page.limit + 1)
         )
@@ -237,7 +239,7 @@ class ThreadRoutes:
         first_session = await self._load_first_session(request)
         items = [
             make_compaction_view(compaction)
-            for compaction in reversed(await self._store.compactions(first_session.id))
+            for compaction in reversed(await self._store.list_compactions(first_session.id))
         ]
         return Compactions(items=items)
 
@@ -271,7 +273,7 @@ class ThreadRoutes:
         message_id = request.body.at_message
         if message_id is None:
             last_messages = (
-                await self._store.messages(
+                await self._store.list_messages(
                     last_session.id, start=max(0, last_session.message_count - 1)
                 )
             )[-1:]
@@ -365,7 +367,9 @@ class ThreadRoutes:
         return CommandView(text=preview.text, data=dict(preview.data))
 
     async def _load_last_session(self, first_session: Session) -> Session:
-        return await self._store.session(await self._store.get_compression_tip(first_session.id))
+        return await self._store.load_session(
+            await self._store.get_compression_tip(first_session.id)
+        )
 
     async def _load_title(self, first_session: Session) -> str:
         """Return the title or, without one, the user's first words."""
@@ -378,8 +382,8 @@ class ThreadRoutes:
             self._load_last_session(first_session),
             self._load_title(first_session),
             self._queue.agents.load_settings(first_session.id),
-            self._store.threads_started_by(first_session.id),
-            self._store.compactions(first_session.id),
+            self._store.list_child_threads(first_session.id),
+            self._store.list_compactions(first_session.id),
             self._store.turns.list_turns(first_session.id, only_open=True, limit=100),
         )
         return ThreadDetail(

@@ -81,7 +81,7 @@ async def load_compaction_page(
     store = threads.store
     row = await threads.load_thread(viewer, thread_id)
     records, calls = await asyncio.gather(
-        store.compactions(thread_id), store.usage.list_usage(thread_id)
+        store.list_compactions(thread_id), store.usage.list_usage(thread_id)
     )
     record = next((record for record in records if record.id == compaction_id), None)
     if record is None:
@@ -130,7 +130,7 @@ async def load_compaction_page(
 
 async def _load_before_and_after(store: Store, record: CompactionRecord) -> _BeforeAndAfter:
     messages_before, messages_after = await asyncio.gather(
-        store.messages(record.parent), store.messages(record.session)
+        store.list_messages(record.parent), store.list_messages(record.session)
     )
     covered_ids = frozenset(record.record.covered)
     messages_before = [message for message in messages_before if message.created <= record.created]

@@ -44,13 +44,13 @@ class LiveUpdates:
     async def _watch_changes(self, viewer: Viewer, thread_id: str | None) -> AsyncIterator[str]:
         self._live_page_count += 1
         try:
-            last_change = await self._store.overview.make_change_marker(
+            last_change = await self._store.overview.load_change_marker(
                 tenant=viewer.tenant, thread_id=thread_id
             )
             yield "retry: 2000\n\n"
             last_sent_at = time.monotonic()
             while not await self._wait_for_close():
-                change = await self._store.overview.make_change_marker(
+                change = await self._store.overview.load_change_marker(
                     tenant=viewer.tenant, thread_id=thread_id
                 )
                 if change != last_change:

@@ -389,7 +389,7 @@ class Dashboard:
         tip = row.tip
         records = [
             record
-            for record in await self._store.compactions(thread_id)
+            for record in await self._store.list_compactions(thread_id)
             if record.reverted_at is None
         ]
         if (

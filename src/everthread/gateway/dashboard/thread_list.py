@@ -138,7 +138,7 @@ class ThreadList:
         if branch.parent is None:
             return ""
         try:
-            return (await self._store.session(branch.parent)).thread
+            return (await self._store.load_session(branch.parent)).thread
         except UnknownIdError:
             return ""
 

@@ -68,7 +68,7 @@ class ThreadPages:
         thread_data, side_calls, history, pins, todo = await asyncio.gather(
             self._load_thread_data(row),
             self._load_side_calls(viewer, row),
-            self._threads.store.history(last_session.id, start=start, limit=message_count),
+            self._threads.store.load_history(last_session.id, start=start, limit=message_count),
             self._threads.store.state.list_pins(thread_id),
             self._threads.store.state.get_state(thread_id, "todo"),
         )
@@ -101,7 +101,7 @@ class ThreadPages:
             return []
         side_sessions = [
             child
-            for child in await self._threads.store.threads_started_by(row.first.id)
+            for child in await self._threads.store.list_child_threads(row.first.id)
             if child.kind == "side"
         ]
         rows = [
@@ -124,7 +124,7 @@ class ThreadPages:
         """Return the data of a thread's page, which is computed again only if the thread has changed."""
         thread_id = row.first.id
         learnt_windows = await self._costs.load_learnt_windows()
-        change_marker = await self._threads.store.overview.make_change_marker(thread_id=thread_id)
+        change_marker = await self._threads.store.overview.load_change_marker(thread_id=thread_id)
         data_version = f"{change_marker} {sorted(learnt_windows.items())}"
         thread_data = self._cached_threads.get(thread_id)
         if thread_data is None or thread_data.data_version != data_version:
@@ -143,7 +143,9 @@ class ThreadPages:
             store.overview.list_largest_messages(thread_id, 8),
             store.overview.list_tool_sizes(thread_id),
             store.overview.list_summaries(last_session.id),
-            store.history(last_session.id, start=first_state_message, limit=MAX_STATE_MESSAGES),
+            store.load_history(
+                last_session.id, start=first_state_message, limit=MAX_STATE_MESSAGES
+            ),
             store.overview.list_context_sizes(last_session.id),
         )
         summary_texts = [text_of(message.body) for message in summaries]
@@ -171,7 +173,7 @@ class ThreadPages:
         figures_by_thread_id, calls, records, used_window = await asyncio.gather(
             store.overview.sum_threads([thread_id]),
             store.usage.list_usage(thread_id),
-            store.compactions(thread_id),
+            store.list_compactions(thread_id),
             load_used_window(store, row),
         )
         thread_figures = figures_by_thread_id.get(thread_id) or ThreadFigures(thread_id)

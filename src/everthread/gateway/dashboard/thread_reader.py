@@ -45,8 +45,8 @@ class ThreadReader:
     async def load_message(self, viewer: Viewer, thread_id: str, message_id: int) -> StoredMessage:
         """Return a message that is or was in the context of one of the thread's sessions."""
         try:
-            message = await self.store.message(message_id, tenant=viewer.tenant)
-            session = await self.store.session(message.session)
+            message = await self.store.load_message(message_id, tenant=viewer.tenant)
+            session = await self.store.load_session(message.session)
         except UnknownIdError:
             raise NotFoundError from None
         if session.thread == thread_id:

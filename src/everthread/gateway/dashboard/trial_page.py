@@ -116,7 +116,7 @@ class TrialPage:
 
     async def _make_request(self, row: ThreadRow, threshold: int, ratio: int) -> TrialRequest:
         model, size = await self._costs.load_window(row)
-        history = await self._threads.store.history(row.tip.id)
+        history = await self._threads.store.load_history(row.tip.id)
         return TrialRequest(
             row.first.id,
             model,

@@ -71,7 +71,7 @@ class ProxyManager:
         self.requested_compactions = RequestedCompactions(
             self.threads,
             self._open,
-            find_summary_key=setup.find_summary_key,
+            derive_summary_key=setup.derive_summary_key,
             is_enabled=setup.options.enabled,
         )
 
@@ -191,7 +191,7 @@ class ProxyManager:
             or not may_have_item(incoming.body.plain)
         ):
             return incoming
-        key = self.setup.find_summary_key(incoming.head.caller.tenant)
+        key = self.setup.derive_summary_key(incoming.head.caller.tenant)
         expanded = expand_items(incoming.body.plain, key)
         if expanded is None:
             return incoming

@@ -235,7 +235,7 @@ class CallerPrompt:
             setup.make_engine,
             self.model,
             budget,
-            setup.find_summary_key(self._call.caller_history.client_scope.tenant),
+            setup.derive_summary_key(self._call.caller_history.client_scope.tenant),
         )
 
     async def _find_newer_rewrite(self) -> Rewrite | None:

@@ -242,7 +242,9 @@ class CallerThreads:
         counter = TokenCounter(call.model)
         finder = ExcerptFinder(self.setup.store, self.setup.options.recall, counter)
         try:
-            max_tokens = finder.find_max_tokens(CallerPrompt(call, self._services).measure_size())
+            max_tokens = finder.compute_max_tokens(
+                CallerPrompt(call, self._services).measure_size()
+            )
             is_complete = not call.has_left_messages and call.match.branch_of is None
             if not max_tokens or (is_complete and self.setup.options.recall.scope == "thread"):
                 return []  # most calls end here: their messages need not be stored yet
@@ -252,7 +254,7 @@ class CallerThreads:
                 match.tenant,
                 match.thread_id,
                 session=match.thread_id,
-                messages=await self.setup.store.messages(tip),
+                messages=await self.setup.store.list_messages(tip),
                 is_complete=is_complete,
             )
             excerpts = await finder.find(visible_thread, max_tokens, self.setup.listener)
@@ -268,7 +270,7 @@ class CallerThreads:
     ) -> str:
         """Compact regardless of the size. Return the reason if nothing changed, else an empty text.
 
-        `window`: the window to compact for; None for the model's.
+        `window`: the window to compact for, or None to use the model's.
         """
         if window:
             call.limits = replace(call.limits, window=window)

@@ -1,7 +1,7 @@
 """Store a call and its answer.
 
-Every append names the last link of the thread that its writer has seen. If another writer has extended the thread
-since, the store refuses the append, and the writer reads the thread again.
+Every append names the last link that its writer has seen in the thread. If another writer has extended the thread
+since, the store refuses the append, and the recorder looks for the thread again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CallRecorder:
         self._pending_request: PendingLink | None = None
         """The link at the end of the history, until it is stored."""
         self._storing_task: asyncio.Future[ThreadMatch] | None = None
-        """The task that stores the messages; None if storing waits for the answer."""
+        """The task that stores the messages, or None while storing waits for the answer."""
         self._delay_timer: asyncio.TimerHandle | None = None
         """The timer that stores the messages if no answer comes in time."""
 
@@ -263,14 +263,14 @@ class CallRecorder:
         )
 
     async def _make_request_steps(self) -> list[ThreadStep]:
-        """List the steps of the request; off the event loop if it has many new messages."""
+        """List the steps of the request. Decode many new messages off the event loop."""
         new_count = len(self.caller_history) - self.match.matched_count
         if new_count <= MAX_LOOP_MESSAGES:
             return self._list_request_steps()
         return await asyncio.to_thread(self._list_request_steps)
 
     def _list_request_steps(self) -> list[ThreadStep]:
-        """List the steps to the request's end that its thread lacks.
+        """List the steps that the thread lacks up to the end of the request.
 
         A new thread also has a link at the end of its opening: another process may be about to store that request.
         """
@@ -278,7 +278,7 @@ class CallRecorder:
         length = len(self.caller_history)
         if match.matched_count == length and not match.is_new:
             return []
-        if match.is_new and not match.previous and match.branch_of is None:
+        if match.is_new and not match.previous_digest and match.branch_of is None:
             opening_count = count_opening_messages(self.caller_history.wire_messages)
             return [
                 self._make_request_step(start, end)

@@ -34,7 +34,7 @@ class ThreadRoles:
         """For each thread the hash of its last system prompt, and the role."""
 
     def has_last_prompt(self, thread_id: str, request: ModelRequest) -> bool:
-        """Return whether a request has the same system prompt as the thread's last one; False if that was forgotten."""
+        """Return whether a request has the system prompt of the thread's last request, if that is still remembered."""
         entry = self._roles.get(thread_id)
         return entry is not None and entry[0] == hash(_system_text(request.system))
 
@@ -44,7 +44,7 @@ class ThreadRoles:
             return True
         entry = self._roles.get(thread_id)
         if entry is None:
-            session = await self._store.session(thread_id)
+            session = await self._store.load_session(thread_id)
             role = describe_role(_system_text(session.system))
         else:
             role = entry[1]
@@ -77,7 +77,7 @@ class Role:
     lines: tuple[int, ...]
     """The smallest hashes of its lines, to estimate the share of lines that two prompts have in common."""
     tools: frozenset[str] | None = None
-    """None if the tools are not known."""
+    """The names of the tools, or None if they are not known."""
 
 
 def describe_role(system: str, tools: frozenset[str] | None = None) -> Role:

@@ -19,7 +19,7 @@ class PendingLink:
         self.finished = asyncio.Event()
         """Set when the link is stored or storing it has failed."""
         self.thread_id: str | None = None
-        """The thread that holds the link; None until it is stored, or if storing it has failed."""
+        """The thread that holds the link. It is None until the link is stored, and if storing it has failed."""
         self.is_answer = False
         self.waits_for_request = False
         """Whether this is an answer whose request is still being stored; that request may wait for other answers."""
@@ -56,11 +56,11 @@ class PendingLinks:
 
     def is_previous_pending(self, match: ThreadMatch) -> bool:
         """Return whether the link that a history continues is not stored yet."""
-        return (*match.client_scope, match.previous) in self._pending
+        return (*match.client_scope, match.previous_digest) in self._pending
 
     async def wait_for_previous(self, match: ThreadMatch) -> bool:
         """Wait for the link that a history continues; return whether it is in the expected thread."""
-        pending = self._pending.get((*match.client_scope, match.previous))
+        pending = self._pending.get((*match.client_scope, match.previous_digest))
         if pending is None:
             return True
         if pending.store_now is not None:

@@ -152,22 +152,27 @@ class ThreadIndex:
         client_scope = query.client_scope
         history = query.history
         opening = count_opening_messages(query.caller_history.wire_messages)
-        thread_id = derive_thread_id(*client_scope, previous="", digest=history.digest(opening))
+        thread_id = derive_thread_id(
+            *client_scope, previous_digest="", digest=history.digest(opening)
+        )
         continued = await self._client_summaries.find_continued(query)
         return ThreadMatch(client_scope, thread_id, branch_of=continued)
 
     async def _match_named(self, query: ThreadQuery, thread_id: str) -> ThreadMatch:
         """Match a history with the thread that the client named; the whole history belongs to it."""
         # Read the end first: if another link is stored from now on, the store refuses the append.
-        end = await self._named_threads.find_end(thread_id, uses_memory=query.uses_memory)
+        end_digest = await self._named_threads.find_end(thread_id, uses_memory=query.uses_memory)
         known_link = await self._find_link(query)
-        match = ThreadMatch(query.client_scope, thread_id, expected_end=end)
+        match = ThreadMatch(query.client_scope, thread_id, expected_end_digest=end_digest)
         message_id: int | None = 0
         if known_link is not None:
             link = known_link.link_match.link
-            match = replace(match, matched_count=known_link.length, previous=link.digest)
+            match = replace(match, matched_count=known_link.length, previous_digest=link.digest)
             message_id = link.last_message_id
-        if match.matched_count == len(query.history) or match.previous == match.expected_end:
+        if (
+            match.matched_count == len(query.history)
+            or match.previous_digest == match.expected_end_digest
+        ):
             return match
         return await self._match_remainder(query, match, message_id) or match
 
@@ -209,7 +214,7 @@ class ThreadIndex:
             return None
         remaining_messages = query.caller_history.wire_messages[match.matched_count :]
         limit = None if message_id else 2 * len(remaining_messages) + _EXTRA_STORED_MESSAGES
-        stored_messages = await self._store.history(match.thread_id, limit=limit)
+        stored_messages = await self._store.load_history(match.thread_id, limit=limit)
         bodies = [
             stored_message.body
             for stored_message in stored_messages
@@ -235,8 +240,8 @@ class ThreadIndex:
             return replace(
                 match,
                 matched_count=match.matched_count + shared_count,
-                previous=end.digest,
-                expected_end=end.digest,
+                previous_digest=end.digest,
+                expected_end_digest=end.digest,
             )
         return None
 
@@ -307,7 +312,7 @@ class ThreadIndex:
 
     def forget_links(self, match: ThreadMatch) -> None:
         """Forget remembered links that the store contradicts."""
-        self._cache.forget(match.previous)
+        self._cache.forget(match.previous_digest)
         self._cache.forget_thread(match.thread_id)
 
     async def note_other_answer(self, match: ThreadMatch, history: History) -> None:
@@ -330,8 +335,8 @@ def _match_at(
         client_scope,
         thread_id,
         matched_count=matched_count,
-        previous=digest,
-        expected_end=digest,
+        previous_digest=digest,
+        expected_end_digest=digest,
     )
 
 
@@ -339,19 +344,21 @@ def _make_branch(match: ThreadMatch, history: History, message_id: int) -> Threa
     """Return the match of a history that differs after a stored message."""
     thread_id = derive_thread_id(
         *match.client_scope,
-        previous=match.previous,
+        previous_digest=match.previous_digest,
         digest=history.digest(len(history)),
     )
     return replace(
-        match, thread_id=thread_id, expected_end="", branch_of=(match.thread_id, message_id)
+        match, thread_id=thread_id, expected_end_digest="", branch_of=(match.thread_id, message_id)
     )
 
 
 def _make_side_match(match: ThreadMatch, history: History) -> ThreadMatch:
     """Return the match of a side call: a new thread beside the matched conversation."""
     digest = history.digest(len(history))
-    thread_id = derive_thread_id(*match.client_scope, previous=match.previous, digest=digest)
-    return replace(match, thread_id=thread_id, expected_end="", side_of=match.thread_id)
+    thread_id = derive_thread_id(
+        *match.client_scope, previous_digest=match.previous_digest, digest=digest
+    )
+    return replace(match, thread_id=thread_id, expected_end_digest="", side_of=match.thread_id)
 
 
 def _encode_stored(settings: CallSettings, messages: Sequence[Any]) -> list[Any]:

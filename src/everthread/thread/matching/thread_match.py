@@ -18,7 +18,7 @@ class ClientScope(NamedTuple):
 
     tenant: str
     session_scope: str
-    """The client's session; empty if the client names none."""
+    """The client's session, or an empty string if the client names none."""
 
 
 LinkKey = tuple[str, str, str]
@@ -33,10 +33,10 @@ class ThreadMatch:
     thread_id: str
     matched_count: int = 0
     """Number of the history's messages that are stored."""
-    previous: str = ""
+    previous_digest: str = ""
     """The digest of the link that the history continues."""
-    expected_end: str = ""
-    """The digest of the thread's last link; empty for a new thread.
+    expected_end_digest: str = ""
+    """The digest of the thread's last link, or an empty string if the thread is new.
 
     The store refuses to append messages if the thread has another last link by then."""
     branch_of: tuple[str, int] | None = None
@@ -82,8 +82,8 @@ class ThreadMatch:
             self.client_scope,
             self.thread_id,
             matched_count=length,
-            previous=digest,
-            expected_end=digest,
+            previous_digest=digest,
+            expected_end_digest=digest,
             is_inside=self.is_inside,
         )
 
@@ -94,7 +94,7 @@ class ThreadMatch:
             tenant=self.tenant,
             scope=self.session_scope,
             digest=history.digest(length),
-            previous=self.previous,
+            previous=self.previous_digest,
             loose_digest=history.loose_digest(length),
             thread=self.thread_id,
             message_count=length,
@@ -125,7 +125,7 @@ class ThreadStep:
         ]
         return NewThreadLink(
             link,
-            match.expected_end,
+            match.expected_end_digest,
             session=self.session,
             branch_of=match.branch_of,
             messages=messages,

@@ -30,7 +30,7 @@ def delete(
 
     async def describe(store: Store, session: Session) -> tuple[str, str]:
         description = f"thread {shorten_id(session.thread)}"
-        subagent_count = len(await store.subagents(session.thread))
+        subagent_count = len(await store.list_subagents(session.thread))
         if subagent_count:
             description += f" and {count_noun(subagent_count, 'subagent thread')}"
         title = await load_short_title(store, session)

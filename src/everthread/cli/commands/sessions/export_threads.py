@@ -84,7 +84,7 @@ async def _find_thread_ids_to_export(
         root_ids = (await list_thread_ids(store, tenant))[::-1]
     thread_ids: dict[str, None] = {}
     for root_id in root_ids:
-        thread_ids |= dict.fromkeys([root_id, *(await store.subagents(root_id))])
+        thread_ids |= dict.fromkeys([root_id, *(await store.list_subagents(root_id))])
     return list(thread_ids)
 
 

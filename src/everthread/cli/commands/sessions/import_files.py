@@ -93,7 +93,7 @@ def _import_all(
                 if isinstance(content, list):
                     thread_ids = await store.import_lines(content)
                     imported_threads += [
-                        (thread_id, (await store.session(thread_id)).message_count)
+                        (thread_id, (await store.load_session(thread_id)).message_count)
                         for thread_id in thread_ids
                     ]
                 else:

@@ -152,7 +152,9 @@ async def _make_thread_row(store: Store, row: ThreadRow) -> ListRow:
 async def _make_session_row(store: Store, session: Session) -> ListRow:
     last_used = session.started
     if session.message_count:
-        last_messages = await store.messages(session.id, start=session.message_count - 1, limit=1)
+        last_messages = await store.list_messages(
+            session.id, start=session.message_count - 1, limit=1
+        )
         if last_messages:
             last_used = last_messages[0].created
     return ListRow(

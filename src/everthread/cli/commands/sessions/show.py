@@ -100,16 +100,16 @@ def show(
         raise InputError("--context, --message and --output exclude each other")
 
     async def load(store: Store, session: Session) -> ShownThread:
-        last_session = await store.session(await store.get_compression_tip(session.id))
+        last_session = await store.load_session(await store.get_compression_tip(session.id))
         thread_view = ShownThread(session, last_session, with_system=context)
         if output is not None:
             thread_view.output = await _load_output(store, session, output)
         elif message is not None:
-            history = await store.history(session.id)
+            history = await store.load_history(session.id)
             thread_view.messages = [await _load_message(store, session, history, message)]
             thread_view.tool_name_by_call_id = _map_call_ids_to_tool_names(history)
         else:
-            load_messages = store.messages if context else store.history
+            load_messages = store.list_messages if context else store.load_history
             shown_session_id = last_session.id if context else session.id
             thread_view.messages = await load_messages(shown_session_id, start=offset, limit=limit)
             thread_view.tool_name_by_call_id = _map_call_ids_to_tool_names(thread_view.messages)
@@ -185,8 +185,8 @@ async def _load_message(
     store: Store, session: Session, history: Sequence[StoredMessage], message_id: int
 ) -> StoredMessage:
     """Return a message of this thread, or of the thread it branched from."""
-    message = await store.message(message_id, tenant=session.tenant)
-    if (await store.session(message.session)).thread != session.thread and message_id not in (
+    message = await store.load_message(message_id, tenant=session.tenant)
+    if (await store.load_session(message.session)).thread != session.thread and message_id not in (
         stored_message.id for stored_message in history
     ):
         raise UnknownIdError(f"thread {shorten_id(session.thread)} has no message {message_id}")

@@ -74,9 +74,9 @@ async def load_related_sessions(store: Store, thread_id: str) -> list[RelatedSes
     while waiting_thread_ids:
         next_thread_id = waiting_thread_ids.pop()
         compaction_by_session_id = {
-            record.session: record for record in await store.compactions(next_thread_id)
+            record.session: record for record in await store.list_compactions(next_thread_id)
         }
-        sessions = await store.thread_sessions(next_thread_id)
+        sessions = await store.list_thread_sessions(next_thread_id)
         title = await load_short_title(store, sessions[0])
         related_sessions += [
             RelatedSession(session, compaction_by_session_id.get(session.id), title)
@@ -84,7 +84,7 @@ async def load_related_sessions(store: Store, thread_id: str) -> list[RelatedSes
         ]
         child_ids = [
             child.id
-            for child in await store.threads_started_by(next_thread_id)
+            for child in await store.list_child_threads(next_thread_id)
             if child.id not in known_thread_ids
         ]
         known_thread_ids |= set(child_ids)

@@ -61,7 +61,7 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
     from everthread.lab.replay.run_replay import areplay
 
     model, size = await make_thread_costs(config, store).load_window(row)
-    history = await store.history(row.tip.id)
+    history = await store.load_history(row.tip.id)
     messages = [LoggedMessage(message.body, message.created, model=model) for message in history]
     name = f"thread {row.first.id[:12]}"
     log = Log(name, "core", entries=messages, system=row.first.system, tools=[], model=model)
