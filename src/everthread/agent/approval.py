@@ -120,7 +120,7 @@ def read_rules(home: Path) -> tuple[Rule, ...]:
 
 
 def split_plain_command(command: str) -> list[str] | None:
-    """Return the words of a command that is one program and its arguments; None for any other command line."""
+    """Return the words of a command that is one program and its arguments, or None for any other command line."""
     if any(
         char in _SHELL_CHARACTERS or not (char.isprintable() or char == "\t") for char in command
     ):
@@ -208,7 +208,7 @@ def write_rule(home: Path, rule: Rule) -> None:
 
 
 def make_rule(permission: Permission) -> Rule | None:
-    """Return the rule that allows exactly this and nothing else; None if no rule can."""
+    """Return the rule that allows exactly this and nothing else, or None if no rule can."""
     target = permission.target
     if permission.kind not in ("command", "write") or not target.isprintable():
         return None

@@ -40,7 +40,7 @@ class ProcessExit:
     """Exit code and output of a child process."""
 
     exit_code: int | None
-    """Negative if a signal ended it; None if it timed out."""
+    """Negative if a signal ended it, or None if it timed out."""
     output: str
     """Standard output and standard error together; a note marks the omitted middle."""
     running_processes: tuple[int, ...] = ()

@@ -61,7 +61,7 @@ class Tool(Protocol):
         ...
 
     def needs(self, arguments: Mapping[str, Any], context: ToolContext) -> Permission | None:
-        """Return the permission that the call needs; None if it needs none."""
+        """Return the permission that the call needs, or None if it needs none."""
         ...
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolReply:

@@ -64,7 +64,7 @@ class Workspace:
         return path.relative_to(self.root).as_posix()
 
     def find_status(self, path: Path) -> os.stat_result | None:
-        """Return the status of a resolved path; None if nothing is there."""
+        """Return the status of a resolved path, or None if nothing is there."""
         try:
             if path == self.root:
                 return os.stat(self.root)  # noqa: PTH116 - the same call as below

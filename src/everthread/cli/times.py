@@ -24,7 +24,7 @@ _AGE_PATTERN = re.compile(r"(\d{1,6}) ?(s|m|min|h|d|w)")
 
 
 def make_local_time(seconds: float) -> datetime | None:
-    """Return the local time; None if the date does not exist."""
+    """Return the local time, or None if the date does not exist."""
     try:
         return datetime.fromtimestamp(seconds, tz=UTC).astimezone()
     except (ValueError, OverflowError, OSError):

@@ -26,7 +26,7 @@ LOCAL_MODEL_OFFER = (
 
 
 def find_model_problem(config: Config, model: str | None) -> str:
-    """Return why the model cannot be used and what to do about it; empty if it can be used."""
+    """Return why the model cannot be used and what to do about it, or an empty string if it can be used."""
     choice, problem = check_choice(config.model, model)
     if not problem:
         return ""

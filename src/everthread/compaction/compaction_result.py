@@ -36,13 +36,13 @@ class Compaction:
 
     messages: list[Message]
     summary: str
-    """The whole summary message's text; empty when nothing changed."""
+    """The whole summary message's text, or an empty string when nothing changed."""
     tokens_before: int
     tokens_after: int
     covered: tuple[int, ...] = ()
     """Indices of the input's messages that the summary covers."""
     kept: tuple[int | None, ...] = ()
-    """The input index of each message of the result; None for a new one."""
+    """The input index of each message of the result, or None for a new one."""
     changed: bool = True
     reason: str = ""
     """The reason why nothing changed, or the trigger of the compaction."""

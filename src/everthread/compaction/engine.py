@@ -99,9 +99,9 @@ class Services:
     """A monotonic clock, in seconds."""
     events: ReportProgress = ignore_event
     lookup: Lookup | None = None
-    """Search in all messages of the store; None without a store."""
+    """Search in all messages of the store, or None without a store."""
     archive: Archive | None = None
-    """The thread in its store; None without a store."""
+    """The thread in its store, or None without a store."""
     is_stored: bool = False
     """Whether a store keeps the removed texts, so that the summary may name a tool that reads them."""
     summary_key: bytes = b""

@@ -123,7 +123,7 @@ class EngineState:
     """The state that an engine needs for a plan, besides the history to compact."""
 
     thread: ThreadState | None
-    """The state of the thread after the last compaction; None if it is not known."""
+    """The state of the thread after the last compaction, or None if it is not known."""
     notes: tuple[str, ...]
     """Pinned texts."""
     graph: StoredGraph | None

@@ -118,7 +118,7 @@ class Plan:
 
     @property
     def requests(self) -> Sequence[SummaryRequest]:
-        """The drafts to ask for, in order; empty if the journal writes the summary."""
+        """The drafts to ask for, in order, or an empty list if the journal writes the summary."""
         return self.pending.requests if self.pending is not None else ()
 
 
@@ -400,7 +400,7 @@ def _make_preview(compaction: Compaction, messages: Messages) -> Compaction:
 
 
 def as_planning_engine(engine: ContextEngine) -> PlanningEngine | None:
-    """Return the engine if it works by `plan` and `finish`; None if it overrides `compress` or `refit`."""
+    """Return the engine if it works by `plan` and `finish`, or None if it overrides `compress` or `refit`."""
     if not isinstance(engine, PlanningEngine):
         return None
     method_names = ("compress", "refit", "has_content_to_compress")

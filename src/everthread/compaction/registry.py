@@ -172,7 +172,7 @@ def list_engines(*, home: Path, active: str = "compressor") -> list[FoundEngine]
 
 
 def _find_name_problem(name: str) -> str:
-    """Return the reason why plug-ins cannot use this engine name; empty if they can."""
+    """Return the reason why plug-ins cannot use this engine name, or an empty string if they can."""
     if name in RESERVED_NAMES:
         return "the name is reserved for the built-in engine"
     if not _NAME_PATTERN.fullmatch(name):

@@ -42,7 +42,7 @@ class ModelAnswer:
     stop: str | None
     usage: CanonicalUsage
     cost: Decimal | None
-    """Dollars; None if a price is unknown."""
+    """Dollars, or None if a price is unknown."""
     id: int
     """The stored message."""
 

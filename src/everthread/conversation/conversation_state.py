@@ -206,7 +206,7 @@ class ConversationState:
 
     @property
     def cold_reason(self) -> str:
-        """Why the provider's cache does not hold the next prompt; empty if it may."""
+        """Why the provider's cache does not hold the next prompt, or an empty string if it may."""
         return self.policy.explain_cold_cache(self.learnt_usage)
 
     def _compute_budget(self) -> Budget:

@@ -7,7 +7,7 @@ from everthread.thread.policy.notices import make_fixed_size_notice
 
 
 class FixedPromptWatch:
-    """Keep system prompt and tools together below the threshold; report once if that is impossible."""
+    """Keeps system prompt and tools together below the threshold, and reports once if that is impossible."""
 
     def __init__(self, state: ConversationState) -> None:
         self._state = state

@@ -28,7 +28,7 @@ class SavedState:
 
     learnt_usage: LearntUsage
     tools: Any = None
-    """The result of `Toolbox.dump`; None if no tools were saved."""
+    """The result of `Toolbox.dump`, or None if no tools were saved."""
     left_out_tools: Sequence[str] | None = None
     """The tools left out by the compaction that made the session, if nothing was saved since."""
     is_chosen: bool = False
@@ -109,7 +109,7 @@ async def _save_engine(store: Store, session_id: str, engine: SafeEngine) -> Non
 
 
 def _get_inherited_id(session: Session) -> str | None:
-    """Return the id of the session whose context this one begins with; None for any other parent."""
+    """Return the id of the session whose context this one begins with, or None for any other parent."""
     return session.parent if session.kind in ("continuation", "branch") else None
 
 

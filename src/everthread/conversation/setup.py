@@ -22,7 +22,7 @@ class Setup(ThreadSetup):
     before_compaction: Callable[[str], Awaitable[None]] | None = None
     """Called with the session's id before a compaction is committed, to save data that must outlive it."""
     limits: ModelLimits | None = None
-    """Limits learnt from providers, if conversations share them; None for separate limits."""
+    """Limits learnt from providers, if conversations share them, or None for separate limits."""
     resources: AsyncExitStack | None = None
     """Closed with the conversation."""
 

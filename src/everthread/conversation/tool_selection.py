@@ -38,7 +38,7 @@ class ToolCard:
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
-    """Return the name of a tool in OpenAI's or Anthropic's form; empty if it lacks a name."""
+    """Return the name of a tool in OpenAI's or Anthropic's form, or an empty string if it lacks a name."""
     name = _get_definition(tool).get("name")
     return name if isinstance(name, str) else ""
 

@@ -222,7 +222,7 @@ _summary_keys: dict[str, bytes] = {}
 
 
 async def _load_summary_key(config: Config) -> bytes:
-    """Return the summary key of the configured store; empty if there is no store yet."""
+    """Return the summary key of the configured store, or empty bytes if there is no store yet."""
     from everthread.factory.stores import SUMMARY_KEY, open_store, store_url
 
     url = store_url(config)

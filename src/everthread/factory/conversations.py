@@ -72,7 +72,8 @@ async def open_conversation(
     """Open a conversation with a model: a new one, or one resumed by any id of its thread.
 
     `async with open_conversation(…) as talk`, `talk = await open_conversation(…)`, or in a script without an event loop
-    `with open_conversation(…) as talk`. `model`: a name, or a model of your own; None for the configured one. `window`:
+    `with open_conversation(…) as talk`. `model`: a name, or a model of your own, or None for the configured one.
+    `window`:
     its window in tokens, instead of the known one. `own_client`: you send the request of `prepare` yourself and pass
     the answer to `record`; no key is needed. `fallback`: models to use if the first one is out of service. Everything
     that is opened here is closed with the conversation.

@@ -73,7 +73,7 @@ def claim_sole_use(store: Store, stack: AsyncExitStack, workers: int) -> Callabl
 
 
 def make_store_watch(store: Store) -> StoreWatch | None:
-    """Return the watch of a database server; None for a file, which is always reachable."""
+    """Return the watch of a database server, or None for a file, which is always reachable."""
     if store.database.dialect.name != "postgresql":
         return None
     return StoreWatch(
@@ -83,7 +83,7 @@ def make_store_watch(store: Store) -> StoreWatch | None:
 
 
 async def find_store_problem(store: Store) -> str | None:
-    """Return why the gateway is not ready; None if it is."""
+    """Return why the gateway is not ready, or None if it is."""
     try:
         async with asyncio.timeout(STORE_CHECK_SECONDS):
             # A full disk can still be read.

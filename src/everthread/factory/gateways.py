@@ -190,7 +190,7 @@ def _warm_up(manager: ProxyManager, stack: AsyncExitStack) -> None:
 async def _open_authenticator(
     auth: Auth, store: Store, host: str, stack: AsyncExitStack
 ) -> Authenticator | None:
-    """Return the authenticator; None for `auth: none`."""
+    """Return the authenticator, or None for `auth: none`."""
     if auth == "none":
         return None
     if auth == "passthrough":
@@ -403,7 +403,7 @@ def make_features(
 
 
 def _make_telemetry() -> TelemetryFeature | None:
-    """Return the telemetry; None if the extra `otel` is not installed or not set up."""
+    """Return the telemetry, or None if the extra `otel` is not installed or not set up."""
     try:
         from everthread.gateway.filters.telemetry import TelemetryFeature
     except ModuleNotFoundError as error:

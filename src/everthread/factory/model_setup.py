@@ -28,7 +28,7 @@ class ModelSpec:
     """The model that a caller asks for."""
 
     model: str | StreamingModel | None = None
-    """A name, or a model of the caller's own; None for the configured one."""
+    """A name, or a model of the caller's own, or None for the configured one."""
     window: int | None = None
     """Its window in tokens, instead of the known one."""
     api: Api | None = None
@@ -76,7 +76,7 @@ def choose_from_section(
 def check_choice(
     section: ModelOptions | SummaryModelOptions, model: str | None = None
 ) -> tuple[ModelChoice | None, str]:
-    """Return the model chosen by `choose_from_section`, and why it cannot be used; empty if it can."""
+    """Return the model chosen by `choose_from_section`, and why it cannot be used, or an empty tuple if it can."""
     try:
         choice = choose_from_section(section, model)
     except ConfigError as error:

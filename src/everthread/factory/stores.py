@@ -22,7 +22,7 @@ def store_url(config: Config) -> str:
 
 
 def store_file(url: str) -> Path | None:
-    """Return the file of a SQLite store; None for a store on a server."""
+    """Return the file of a SQLite store, or None for a store on a server."""
     is_server = urlsplit(url).scheme in SERVER_SCHEMES
     return None if is_server else _parse_path(url)
 
@@ -31,7 +31,7 @@ def open_store(url: str | Path, *, create: bool = True, away_seconds: float | No
     """Open the store at a URL (`sqlite:///path`, `postgresql://…`) or in a SQLite file, and update its schema.
 
     `create`: whether to create a missing store, or else raise `NoStoreError`. `away_seconds`: maximum wait of a read
-    for a server that does not answer; None for half a minute.
+    for a server that does not answer, or None for half a minute.
     """
     database = _make_database(url)
     database.prepare(create=create)

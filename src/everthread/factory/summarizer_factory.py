@@ -68,7 +68,7 @@ class SummarizerFactory:
         )
 
     def _get_auxiliary(self, context: SummarizerContext) -> StreamingModel | None:
-        """Return the configured model for summaries, which is opened once; None if there is none to use."""
+        """Return the configured model for summaries, which is opened once, or None if there is none to use."""
         options = self._config.auxiliary.compression
         name = options.model or context.route.name
         models = self._auxiliary_models

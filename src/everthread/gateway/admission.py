@@ -10,7 +10,7 @@ from everthread.gateway.error_answers import RequestRefused
 
 
 class Admission:
-    """Limit the number of concurrent requests, or of bytes in memory. Requests never queue; they are refused.
+    """Limits the number of concurrent requests, or of bytes in memory. Requests never queue; they are refused.
 
     A group of callers (a tenant with all its keys) may use at most half of the limit.
     """
@@ -22,7 +22,9 @@ class Admission:
         self._count_by_group: Counter[str] = Counter()
 
     def enter(self, group: str | None = None) -> Reservation:
-        """Return a reservation for one request. `group`: the group to count it for; None if there is only one user."""
+        """Return a reservation for one request. `group`: the group to count it for, or None if there is only one
+        user.
+        """
         return Reservation(self, group, 1)
 
     def reserve(self, group: str | None = None) -> Reservation:

@@ -21,7 +21,7 @@ MAX_DECODED_BYTES = 64 * 1024 * 1024
 
 
 class AnswerReader:
-    """Read reply and usage from one response, fed piece by piece. Log an answer that cannot be read."""
+    """Reads reply and usage from one response, fed piece by piece. Logs an answer that cannot be read."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class AnswerReader:
             return []
 
     def end(self) -> ModelReply | None:
-        """Return the reply as far as it arrived; None if nothing could be read."""
+        """Return the reply as far as it arrived, or None if nothing could be read."""
         if self._decoder is None and not self._has_events:
             return None
         try:
@@ -86,7 +86,7 @@ class AnswerReader:
 
 
 def read_usage(api: Api, reply: ModelReply | None) -> CanonicalUsage | None:
-    """Return the usage that the provider reported; None if it reported none, or a prompt of no tokens."""
+    """Return the usage that the provider reported, or None if it reported none, or a prompt of no tokens."""
     if reply is None or not reply.usage:
         return None
     usage = with_diagnosis(normalize_usage(reply.usage, api=api), reply.raw)

@@ -57,7 +57,7 @@ class Answer:
         return [(name, value) for name, value in headers if name != b"content-length"]
 
     async def read_error(self) -> bytes | None:
-        """Return the whole decoded body; None if it is too long or its encoding is unknown."""
+        """Return the whole decoded body, or None if it is too long or its encoding is unknown."""
         raw = await self.body.peek_all(MAX_ERROR_BYTES)
         if not raw:
             return raw
@@ -91,7 +91,7 @@ class AnswerBody:
         return b"".join([piece async for piece in self.pieces()])
 
     async def peek_all(self, max_bytes: int) -> bytes | None:
-        """Return the whole body, which stays buffered; None if it has more than `max_bytes` bytes."""
+        """Return the whole body, which stays buffered, or None if it has more than `max_bytes` bytes."""
         while sum(map(len, self._buffer)) <= max_bytes:
             piece = await anext(self._source, None)
             if piece is None:

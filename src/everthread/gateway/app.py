@@ -49,9 +49,9 @@ class RoutePolicy:
     find_caller: Callable[[RequestHead], Awaitable[Caller]]
     """Raise `RequestRefused` for a caller who may not use this path."""
     checks_site: bool = True
-    """Whether to check `Origin` and `Host`; False if the app checks them itself."""
+    """Whether to check `Origin` and `Host`, or False if the app checks them itself."""
     checks_host: bool = True
-    """Whether to check the host name; False if the path needs a key or reveals nothing."""
+    """Whether to check the host name, or False if the path needs a key or reveals nothing."""
     needs_store: bool = False
     shows_threads: bool = False
     """Whether its answers show threads, so that delayed records are made first."""
@@ -60,7 +60,7 @@ class RoutePolicy:
 
 
 FindProblem = Callable[[], Awaitable[str | None]]
-"""Return why the gateway cannot serve now; None if it can."""
+"""Return why the gateway cannot serve now, or None if it can."""
 
 
 class Health:
@@ -101,7 +101,7 @@ def _make_health_answer(problem: str | None) -> Response:
 
 
 class GatewayApp:
-    """Check each request, and pass it to the app that answers its path.
+    """Checks each request, and passes it to the app that answers its path.
 
     `__call__` makes all checks, because each further layer of middleware would slow down every proxied request.
     """

@@ -47,7 +47,7 @@ def make_item(wire_messages: Sequence[Any], key: bytes) -> dict[str, Any]:
 
 
 def read_item(item: Any, key: bytes) -> list[Any] | None:
-    """Return the messages in a compaction item; None if it was not made with this key."""
+    """Return the messages in a compaction item, or None if it was not made with this key."""
     content = item.get("encrypted_content") if kind_of(item) == "compaction" else None
     if not isinstance(content, str) or not content.startswith(_PREFIX):
         return None

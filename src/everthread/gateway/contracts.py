@@ -106,7 +106,7 @@ class Outgoing:
     compaction_count: int = 0
     """Number of compactions of the thread."""
     tokens: int | None = None
-    """Estimated prompt tokens; None if not estimated."""
+    """Estimated prompt tokens, or None if not estimated."""
     should_hold_first_events: bool = False
     """Whether an overflow is likely, so that a stream's first events are held back until one shows success."""
     offers_recall: bool = False
@@ -114,7 +114,7 @@ class Outgoing:
 
 
 class RequestHandler(Protocol):
-    """Decide about one request, from its arrival to the record of its answer."""
+    """Decides about one request, from its arrival to the record of its answer."""
 
     @property
     def thread(self) -> str:
@@ -131,7 +131,9 @@ class RequestHandler(Protocol):
         ...
 
     async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:
-        """Return the next request after a round that called the gateway's own tool; None if the round was the last."""
+        """Return the next request after a round that called the gateway's own tool, or None if the round was the
+        last.
+        """
         ...
 
     async def retry_without_recall(self, reply: ModelReply) -> Outgoing | None:
@@ -151,17 +153,17 @@ class RequestHandler(Protocol):
 
 
 class RequestManager(Protocol):
-    """Decide on the requests to send upstream. If a method raises, the caller forwards the original bytes."""
+    """Decides on the requests to send upstream. If a method raises, the caller forwards the original bytes."""
 
     @property
     def reader(self) -> RequestReader | None:
-        """Reads the bodies of requests; None if only their outer fields are read."""
+        """Reads the bodies of requests, or None if only their outer fields are read."""
         ...
 
     def forward_first(self, incoming: IncomingRequest) -> RequestHandler | None:
-        """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
+        """Return the handler of a request that can be forwarded before it is read, or None if it cannot."""
         ...
 
     async def prepare(self, incoming: IncomingRequest) -> RequestHandler | None:
-        """Read a request, find its thread and decide which request to send; None if it is not managed."""
+        """Read a request, find its thread and decide which request to send, or None if it is not managed."""
         ...

@@ -105,7 +105,7 @@ class ExchangeRequest:
     upstream: Upstream
     model: str | None
     body: bytes | Upload | None = None
-    """The client's own body; None if there is none, or if the manager decides which body to send."""
+    """The client's own body, or None if there is none, or if the manager decides which body to send."""
     notice_headers: Mapping[str, str] = field(default_factory=dict)
     """Headers that tell the client why the request is not managed."""
 
@@ -117,7 +117,7 @@ class Exchange:
     """
 
     incoming: IncomingRequest | None
-    """The request in the form for the manager and features; None if none of them needs to read it."""
+    """The request in the form for the manager and features, or None if none of them needs to read it."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Exchange:
         self.writer = writer
         self.incoming = incoming
         self.status = 0
-        """The status of the upstream's last response; 0 if there is none yet."""
+        """The status of the upstream's last response, or 0 if there is none yet."""
         self.filters: list[Filter] = []
         # Not a method: the cycle would keep the bodies in memory for longer.
         accepts_comments = functools.partial(_accepts_comments, request.head, incoming)
@@ -156,7 +156,7 @@ class Exchange:
                 await self.close()
 
     def begin_filters(self, filters: Iterable[Filter | None]) -> None:
-        """Send the request and its answer through these filters; None if the exchange does not concern a feature."""
+        """Send the request and its answer through these filters, or None if the exchange does not concern a feature."""
         self.filters = [each_filter for each_filter in filters if each_filter is not None]
 
     def _make_request(self) -> UpstreamRequest:

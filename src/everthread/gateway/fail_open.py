@@ -29,7 +29,7 @@ MAX_LOGGED_CHARS = 300
 
 
 class FailOpen:
-    """Run steps of the manager so that a failure is logged and counted instead of raised."""
+    """Runs steps of the manager so that a failure is logged and counted instead of raised."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class FailOpen:
         """Kinds of unmanaged requests for which a warning was logged."""
 
     def forward_first(self, incoming: IncomingRequest) -> RequestHandler | None:
-        """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
+        """Return the handler of a request that can be forwarded before it is read, or None if it cannot."""
         try:
             return self._manager.forward_first(incoming)
         except Exception as error:  # noqa: BLE001  counted and logged; the request is read first
@@ -56,7 +56,7 @@ class FailOpen:
             return None
 
     async def prepare(self, incoming: IncomingRequest) -> tuple[RequestHandler | None, str]:
-        """Return the handler of a request; None if it is forwarded unmanaged, and the reason to give the client."""
+        """Return the handler of a request, or None if it is forwarded unmanaged, and the reason to give the client."""
         result = await self.attempt("prepare", incoming, self._prepare(incoming))
         if result is None:
             return None, "the gateway failed"
@@ -94,7 +94,7 @@ class FailOpen:
         *,
         is_awaited: bool = True,
     ) -> T | None:
-        """Return the result of the work; None if it fails or takes too long.
+        """Return the result of the work, or None if it fails or takes too long.
 
         `is_awaited`: whether a client waits; then also return None as soon as the store is known to be unreachable.
         """

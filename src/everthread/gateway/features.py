@@ -52,13 +52,13 @@ class Filter:
 
 
 class Feature:
-    """Make a filter for each exchange that the feature concerns."""
+    """Makes a filter for each exchange that the feature concerns."""
 
     paths: frozenset[str] = frozenset()
     """Paths without a conversation whose requests the feature wants to read."""
 
     def make_filter(self, exchange: Exchange) -> Filter | None:  # noqa: ARG002
-        """Return the filter for an exchange; None if the exchange does not concern this feature."""
+        """Return the filter for an exchange, or None if the exchange does not concern this feature."""
         return None
 
     def make_managed_filter(self, managed_exchange: ManagedExchange) -> Filter | None:

@@ -31,7 +31,7 @@ class ResponseHead:
 
 
 class StreamKeepAlive:
-    """Keep the connection of a waiting client alive by sending comments."""
+    """Keeps the connection of a waiting client alive by sending comments."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ _ACCEPTED_AT_ONCE = 32
 
 
 class LoopServer(Server):
-    """Run uvicorn on a bound socket in the running event loop. `grace_seconds`: time for open answers when it stops.
+    """Runs uvicorn on a bound socket in the running event loop. `grace_seconds`: time for open answers when it stops.
 
     Unlike uvicorn, which polls ten times a second, it reacts to events.
     """

@@ -55,7 +55,7 @@ class ManagedExchange:
         self.incoming = incoming
         self._services = services
         self.handler: RequestHandler | None = None
-        """Decides on the request; None if it is not managed, and until the manager has prepared it."""
+        """Decides on the request, or None if it is not managed, and until the manager has prepared it."""
         self.outgoing = Outgoing(incoming.body.raw)
         """The request that was sent last."""
         self._added_seconds = 0.0
@@ -113,19 +113,21 @@ class ManagedExchange:
         return self.outgoing.headers
 
     async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:
-        """Return the handler's next request after a round that called the gateway's own tool; None if there is none."""
+        """Return the handler's next request after a round that called the gateway's own tool, or None if there is
+        none.
+        """
         if self.handler is None:
             return None
         return await self._attempt("recall", self.handler.resume_after_recall(reply))
 
     async def retry_without_recall(self, reply: ModelReply) -> Outgoing | None:
-        """Return a smaller request of the handler after the last one was refused; None if there is none."""
+        """Return a smaller request of the handler after the last one was refused, or None if there is none."""
         if self.handler is None:
             return None
         return await self._attempt("recall", self.handler.retry_without_recall(reply))
 
     async def _attempt(self, step: str, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of a step of the handler; None if it fails or takes too long."""
+        """Return the result of a step of the handler, or None if it fails or takes too long."""
         return await self._services.fail_open.attempt(step, self.incoming, work)
 
     async def _send_current(self, *, is_plain: bool = False) -> UpstreamResponse:

@@ -50,7 +50,7 @@ INSTRUCTIONS = (
 
 
 def make_server(tools: LookupTools, fixed_reach: LookupReach | None) -> Server[Any]:
-    """Make the MCP server. `fixed_reach`: the threads that calls may use; None for those of the caller's tenant."""
+    """Make the MCP server. `fixed_reach`: the threads that calls may use, or None for those of the caller's tenant."""
 
     async def list_tools(_context: Any, _params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(
@@ -84,7 +84,7 @@ _MAX_BODY_BYTES = 1024 * 1024
 async def application(server: Server[Any], hosts: list[str] | None) -> AsyncIterator[ASGIApp]:
     """Yield an application that answers POST requests. It has no sessions, so that any process can answer any call.
 
-    `hosts`: the host names to accept; None if the host is checked already.
+    `hosts`: the host names to accept, or None if the host is checked already.
     """
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=hosts is not None,

@@ -50,7 +50,7 @@ class LookupReach:
     """The threads that a client may look up."""
 
     tenant: str | None
-    """The owner of the threads; None for threads of every tenant."""
+    """The owner of the threads, or None for threads of every tenant."""
     thread: str | None = None
     """The default thread of a call: any of its ids, the beginning of one, or the client's own name for it."""
     is_confined: bool = False

@@ -61,7 +61,7 @@ async def _flush_nothing() -> None:
 
 
 class Proxy:
-    """Answer requests of conversations, and pass all other requests on to an upstream."""
+    """Answers requests of conversations, and passes all other requests on to an upstream."""
 
     def __init__(  # noqa: PLR0913 - the parts of a proxy, each by its name
         self,

@@ -21,7 +21,7 @@ _USAGE_PATTERN = re.compile(rb'"usage"\s*:\s*(?={)')
 
 
 class ReportedUsageReader:
-    """Read the usage in an answer, fed piece by piece: a JSON object or a stream of events."""
+    """Reads the usage in an answer, fed piece by piece: a JSON object or a stream of events."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._decoder = make_decoder(headers.get("content-encoding", ""), MAX_DECODED_BYTES)

@@ -29,7 +29,7 @@ BROWSER_GUARD = (
 
 
 class ResponseWriter:
-    """Write one response. Raise `ClientGone` if the client takes too long to read a piece."""
+    """Writes one response. Raises `ClientGone` if the client takes too long to read a piece."""
 
     def __init__(self, send: Send, head: RequestHead, metrics: Metrics, seconds: float) -> None:
         self._send = limit_send_time(send, seconds)

@@ -103,7 +103,7 @@ class Upstream:
     models: tuple[str, ...] = ()
     """Patterns of model names, such as `claude-*`. The first upstream with a matching pattern gets the request."""
     provider: Provider | None = None
-    """The provider of its protocol, for requests that match no pattern; None for any."""
+    """The provider of its protocol, for requests that match no pattern, or None for any."""
     api_key: str | None = None
     """Replaces the client's credential."""
     mode: Mode = "managed"
@@ -123,7 +123,7 @@ class Upstream:
 
 
 class Routes:
-    """Choose an upstream for each request."""
+    """Chooses an upstream for each request."""
 
     def __init__(self, upstreams: Sequence[Upstream]) -> None:
         if not upstreams:

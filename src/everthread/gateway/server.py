@@ -30,7 +30,7 @@ _STOP_NOTICE_SECONDS = 2.0
 
 
 class Gateway:
-    """Run the gateway: listen and serve, and let open answers end before stopping."""
+    """A gateway that listens and serves, and lets open answers end before it stops."""
 
     def __init__(  # noqa: PLR0913 - where and how long, each by its name
         self,
@@ -48,7 +48,7 @@ class Gateway:
         self._port = port
         self._grace_seconds = grace_seconds
         self._max_connections = max_connections
-        """Maximum concurrent connections; None for as many as the system allows."""
+        """Maximum concurrent connections, or None for as many as the system allows."""
         self._listener = listener
         """A bound socket to use; None to bind one."""
         self._server: LoopServer | None = None
@@ -60,7 +60,7 @@ class Gateway:
         return format_http_url(self._host, self._port)
 
     def find_dashboard_url(self) -> str | None:
-        """Return the address of the dashboard, a one-time link if no key is needed; None if it is off."""
+        """Return the address of the dashboard, a one-time link if no key is needed, or None if it is off."""
         pages = self._service.pages
         if pages is None or pages.login.is_off:
             return None

@@ -31,7 +31,7 @@ class SitePolicy:
     """Whether clients need a gateway key, which no page has, so that the host name does not matter on proxy paths."""
 
     def check(self, headers: Headers, *, checks_host: bool) -> str | None:
-        """Return the origin of a page that may call; None if no page calls.
+        """Return the origin of a page that may call, or None if no page calls.
 
         Raise `RequestRefused` for other pages, unknown host names and WebSockets.
         """
@@ -65,7 +65,7 @@ class SitePolicy:
             raise RequestRefused(403, "unknown_host", message)
 
     def _check_origin(self, fields: dict[bytes, list[str]]) -> str | None:
-        """Return the allowed origin of the page that sent a request; None if no other site's page did.
+        """Return the allowed origin of the page that sent a request, or None if no other site's page did.
 
         Raise `RequestRefused` for a page of any other origin.
         """

@@ -83,7 +83,7 @@ class _Slot:
 
 
 class Supervisor:
-    """Start workers with a command, and restart each one that ends, until closed.
+    """Starts workers with a command, and restarts each one that ends, until closed.
 
     `make_setup`: returns the picklable setup of the worker with this number. `print_message`: prints its messages.
     """

@@ -77,7 +77,7 @@ class UpstreamResponse:
 
 
 class UpstreamClient:
-    """Send requests unchanged; only headers that the connection needs are added."""
+    """Sends requests unchanged; only headers that the connection needs are added."""
 
     def __init__(self, limits: GatewayLimits) -> None:
         self._limits = limits
@@ -297,7 +297,7 @@ class _Endpoint:
 
 
 def _read_length(headers: Headers) -> int | None:
-    """Return the stated content length; None if the body is chunked."""
+    """Return the stated content length, or None if the body is chunked."""
     lengths = [value for name, value in headers if name == b"content-length"]
     return int(lengths[0]) if len(lengths) == 1 else None
 

@@ -39,7 +39,7 @@ MAX_OPEN_CALLS = 1_000
 
 
 class EverthreadPlugin(BasePlugin):
-    """Keep agents inside their models' windows. `recall_tool`: whether they get the tool `recall`.
+    """Keeps agents inside their models' windows. `recall_tool`: whether they get the tool `recall`.
 
     Events are logged by `google_adk.everthread`.
     """
@@ -308,7 +308,7 @@ _GENERATED_ID_PREFIX = "place:"
 
 
 def _provider_call_id(call_id: str) -> str | None:
-    """Return the provider's id of a call; None for a generated id."""
+    """Return the provider's id of a call, or None for a generated id."""
     return None if not call_id or call_id.startswith(_GENERATED_ID_PREFIX) else call_id
 
 

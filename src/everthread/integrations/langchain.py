@@ -57,7 +57,7 @@ MAX_EARLIER_CHARS = 8_000
 
 
 class EverthreadMiddleware(AgentMiddleware):
-    """Keep an agent inside its model's window. `recall_tool`: whether the agent gets the tool `recall`.
+    """Keeps an agent inside its model's window. `recall_tool`: whether the agent gets the tool `recall`.
 
     Events are logged by `langchain.everthread`, and streamed under `everthread` with `stream_mode="custom"`.
     """

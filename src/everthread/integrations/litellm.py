@@ -35,7 +35,7 @@ _CHAT_CALL_TYPES = ("completion", "acompletion")
 
 
 class EverthreadLogger(CustomLogger):
-    """Keep the clients of LiteLLM inside their models' windows, for `/chat/completions` only.
+    """Keeps the clients of LiteLLM inside their models' windows, for `/chat/completions` only.
 
     Events are logged by `LiteLLM.everthread`. After a refusal for size the router sends a smaller request, if
     `router_settings.retry_policy` allows retries (`BadRequestErrorRetries: 3`).

@@ -69,7 +69,7 @@ class FittedCall:
     note: str = ""
     """The note about summaries, to append to the system prompt."""
     output_cap: int | None = None
-    """The output cap to send; None for the framework's own."""
+    """The output cap to send, or None for the framework's own."""
     events: Sequence[Event] = field(default_factory=list)
     """Events since the previous call, for the framework's own log."""
 
@@ -91,7 +91,7 @@ def cite_large_outputs(
 ) -> tuple[list[HistoryMessage], list[LargeOutput]]:
     """Return the history with citations in place of results that are too large, and the outputs to store.
 
-    `reader`: the framework's tool that reads stored outputs; None if it has none.
+    `reader`: the framework's tool that reads stored outputs, or None if it has none.
     """
     history: list[HistoryMessage] = []
     large_outputs: list[LargeOutput] = []

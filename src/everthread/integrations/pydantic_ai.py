@@ -59,7 +59,7 @@ _TEXT_KINDS = (
 
 
 class Everthread(AbstractCapability):
-    """Keep an agent inside its model's window. `recall_tool`: whether the agent gets the tool `recall`.
+    """Keeps an agent inside its model's window. `recall_tool`: whether the agent gets the tool `recall`.
 
     Events are logged by `pydantic_ai.everthread`, and a compaction is a span of the run's trace.
     """
@@ -72,7 +72,7 @@ class Everthread(AbstractCapability):
         """By run, the prepared call, and whether it is a retry after a refusal."""
 
     def get_toolset(self) -> Any:
-        """Return the toolset with the tool `recall`; None if it is not offered."""
+        """Return the toolset with the tool `recall`, or None if it is not offered."""
         return FunctionToolset([self._make_recall_tool()]) if self._offers_recall else None
 
     async def prepare_model_request(self, ctx: RunContext[Any], request_context: Any) -> Any:

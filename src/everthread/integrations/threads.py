@@ -82,7 +82,7 @@ class ThreadOptions(TypedDict, total=False):
     """Options that every integration takes."""
 
     store: Store | str | Path | None
-    """The store of the conversations; None for the configured one."""
+    """The store of the conversations, or None for the configured one."""
     config: Config | None
     window: int | None
     """The model's window in tokens, instead of the known one."""

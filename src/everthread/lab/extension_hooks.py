@@ -48,7 +48,7 @@ class ExtensionHooks:
     store: Store
 
     async def answer(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the answer to a plug-in; None if there is nothing to change."""
+        """Return the answer to a plug-in, or None if there is nothing to change."""
         event = text_in(hook_input, "event")
         if event == "compact":
             return await self._compact(hook_input)

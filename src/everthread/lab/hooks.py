@@ -51,7 +51,7 @@ class Hooks:
     folder: Path
 
     async def answer(self, hook_input: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the answer to a hook; None if it needs none."""
+        """Return the answer to a hook, or None if it needs none."""
         event = text_in(hook_input, "hook_event_name")
         if event == "PreCompact":
             await self._keep_context(hook_input)

@@ -26,7 +26,7 @@ class ContextStatus:
     threshold: int
     """Number of tokens from which on Everthread compacts."""
     cached: float | None = None
-    """Share of the last prompt that came from the cache; None if unknown."""
+    """Share of the last prompt that came from the cache, or None if unknown."""
     dollars: float | None = None
     compactions: int = 0
     """Number of compactions that the client made itself."""
@@ -71,7 +71,7 @@ def read_log_status(log: Log, config: Config) -> ContextStatus:
 
 
 def _sum_dollars(log: Log, default_model: str) -> float | None:
-    """Return the dollars of all calls with a usage; None if any of them has no price."""
+    """Return the dollars of all calls with a usage, or None if any of them has no price."""
     amounts = []
     for entry in log.entries:
         if entry.usage is None or not entry.usage.prompt_tokens:
@@ -88,7 +88,7 @@ def _sum_dollars(log: Log, default_model: str) -> float | None:
 
 
 def read_client_status(client_input: Mapping[str, Any], config: Config) -> ContextStatus | None:
-    """Return the status that Claude Code sends to its status line; None if it has no context size."""
+    """Return the status that Claude Code sends to its status line, or None if it has no context size."""
     context = object_in(client_input, "context_window")
     figures = object_in(context, "current_usage")
     usage = normalize_usage(dict(figures)) if figures else None

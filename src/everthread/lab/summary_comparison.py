@@ -291,7 +291,7 @@ def compact_to_size(
     size: int,
     edit: Callable[[list[Message]], list[Message]] | None = None,
 ) -> list[Message]:
-    """Return the largest compaction of at most this many tokens over all windows; empty if none is as small.
+    """Return the largest compaction of at most this many tokens over all windows, or an empty list if none is as small.
 
     `edit` changes each compaction before its size is counted.
     """

@@ -37,7 +37,7 @@ class TriedThreshold:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The thresholds tried for one model. `proposed` is the one to set; None if no price is known."""
+    """The thresholds tried for one model. `proposed` is the one to set, or None if no price is known."""
 
     model: str
     window: int

@@ -161,7 +161,7 @@ RATE_LIMIT_WAIT_SECONDS = 4.0
 
 
 class RetryingModel(ModelWrapper):
-    """Retry a model after temporary failures."""
+    """A model that is retried after temporary failures."""
 
     def __init__(
         self,
@@ -310,7 +310,7 @@ OUT_OF_SERVICE_SECONDS = 60.0
 
 
 class FallbackModel(ModelWrapper):
-    """Ask the first of several models that is in service. `inner` is the model to ask next."""
+    """The first of several models that is in service. `inner` is the model to ask next."""
 
     def __init__(
         self,
@@ -435,7 +435,7 @@ class FittingModel(ModelWrapper):
 
 
 class MeteredModel(ModelWrapper):
-    """Check permission before each request, and report requests that were abandoned."""
+    """A model that checks permission before each request, and reports requests that were abandoned."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ ChargeUsage = Callable[[CanonicalUsage, str], None]
 
 
 class Accounting:
-    """Record the usage of calls and report it to a listener."""
+    """Records the usage of calls and reports it to a listener."""
 
     def __init__(
         self,

@@ -125,7 +125,9 @@ class CompactionDone(Event):
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     decision: str = ""
-    """The reason for the time of the compaction, in dollars; empty if prices are unknown or a person asked."""
+    """The reason for the time of the compaction, in dollars, or an empty string if prices are unknown or a person
+    asked.
+    """
     covered_count: int = 0
     """The number of messages that its summary covers."""
     is_background: bool = False
@@ -165,7 +167,7 @@ class UsageRecorded(Event):
     task: str
     usage: CanonicalUsage
     cost: Decimal | None
-    """Dollars; None if a price is unknown."""
+    """Dollars, or None if a price is unknown."""
     is_estimated: bool = False
 
 

@@ -29,7 +29,7 @@ class CompactionOrder:
     is_background: bool = False
     """Whether the thread continues while the compaction is made."""
     decision: str = ""
-    """The reason in dollars to compact now; empty if costs were not weighed."""
+    """The reason in dollars to compact now, or an empty string if costs were not weighed."""
 
     @property
     def is_manual(self) -> bool:

@@ -51,7 +51,7 @@ from everthread.thread.recovery import (
 
 
 class ManagedThread(Generic[DraftT]):
-    """Watch the size of one thread's next prompt and carry out the decisions of the policy."""
+    """Watches the size of one thread's next prompt and carries out the decisions of the policy."""
 
     def __init__(
         self,

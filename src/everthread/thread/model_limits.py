@@ -60,7 +60,7 @@ class CallLimits:
     """The largest output that the provider stated for the model."""
 
     def compute_max_output(self, prompt_tokens: int, *, unreported_tokens: int) -> int | None:
-        """Return the largest output cap that fits beside a prompt in a learnt window; None without one.
+        """Return the largest output cap that fits beside a prompt in a learnt window, or None without one.
 
         `unreported_tokens`: the prompt's tokens that are estimated, because the provider has not counted them yet. At
         most half of the remaining tokens are kept free for errors of the estimate: a refusal costs less than an answer

@@ -15,7 +15,7 @@ class Preparation(Generic[DraftT]):
 
     def __init__(self) -> None:
         self.task: asyncio.Task[DraftT] | None = None
-        """The task that makes the draft; None if none was started or the draft was taken."""
+        """The task that makes the draft, or None if none was started or the draft was taken."""
         self.idle_timer: Timer | None = None
         """A timer that fires shortly before the provider's cache expires."""
         self.idle_task: asyncio.Task[None] | None = None
@@ -60,7 +60,7 @@ class Preparation(Generic[DraftT]):
             self._wait.end()
 
     async def take(self) -> DraftT | None:
-        """Wait for the draft and return it; None if none was started.
+        """Wait for the draft and return it, or None if none was started.
 
         Raise any error that occurred while making the draft.
         """

@@ -119,7 +119,7 @@ class RecoveryAttempts:
 def compute_lower_cap(
     verdict: ErrorVerdict, output_cap: int | None, thinking_budget: int | None = None
 ) -> int | None:
-    """Return a smaller output cap to try after a refused one; None if too few tokens are left."""
+    """Return a smaller output cap to try after a refused one, or None if too few tokens are left."""
     new_cap = verdict.available_output
     if new_cap is None and verdict.context_limit and verdict.input_tokens:
         new_cap = verdict.context_limit - verdict.input_tokens

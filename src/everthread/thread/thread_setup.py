@@ -34,7 +34,7 @@ class SummarizerContext:
     is_warm: Callable[[], bool] = lambda: True
     """Whether the provider's cache may still hold the last request."""
     check_permission: CheckPermission | None = None
-    """Called before each call of a model; None if every call is allowed."""
+    """Called before each call of a model, or None if every call is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

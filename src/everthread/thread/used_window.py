@@ -28,7 +28,7 @@ class UsedWindow:
     tokens: int
     threshold: int
     source: str = ""
-    """How the window was found; empty if that is not known."""
+    """How the window was found, or an empty string if that is not known."""
 
     def dump(self) -> dict[str, Any]:
         """Return the field to add to the stored state."""
@@ -44,7 +44,7 @@ def describe_window(window: int, route: Route) -> str:
 
 
 async def load_used_window(store: Store, row: ThreadRow) -> UsedWindow | None:
-    """Return the window that a thread's last call used; None if no call stored one."""
+    """Return the window that a thread's last call used, or None if no call stored one."""
     own_window = _read_window(await store.state.get_state(row.tip.id, CONVERSATION_STATE))
     return own_window or await load_caller_window(store, row.first.id)
 

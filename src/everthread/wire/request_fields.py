@@ -15,7 +15,7 @@ class RequestFields:
     accepts_single_text: ClassVar[bool] = False
     """Whether `messages_field` may be a text, which means one user message."""
     results_field: ClassVar[str | None] = None
-    """The field of a message that holds all tool results; None if each result is a message of its own."""
+    """The field of a message that holds all tool results, or None if each result is a message of its own."""
     no_tool_choice: ClassVar[Mapping[str, Any]] = {"tool_choice": "none"}
     """The field that forbids all tool calls."""
     has_native_cache_marks: ClassVar[bool] = False

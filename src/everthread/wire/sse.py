@@ -25,7 +25,7 @@ class SseEvent:
 
 
 class SseSplitter:
-    """Split a stream into events, as bytes. An incomplete event waits for the next chunk."""
+    """Splits a stream into events, as bytes. An incomplete event waits for the next chunk."""
 
     def __init__(self) -> None:
         self.pending = bytearray()
@@ -49,7 +49,7 @@ class SseSplitter:
 
 
 class SseParser:
-    """Parse a stream of bytes into events, each as soon as it is complete."""
+    """Parses a stream of bytes into events, each as soon as it is complete."""
 
     def __init__(self) -> None:
         self._splitter = SseSplitter()

@@ -85,7 +85,7 @@ def command(
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """Return the name and argument of a command; None for a message, including a path such as `/etc/hosts`."""
+    """Return the name and argument of a command, or None for a message, including a path such as `/etc/hosts`."""
     match = _COMMAND_PATTERN.fullmatch(text.strip())
     return (_resolve_name(match[1]), (match[2] or "").strip()) if match else None
 

@@ -73,7 +73,7 @@ def read_int(
 
 
 def read_flag(arguments: Mapping[str, Any], name: str) -> bool:
-    """Return a boolean; False if it is missing."""
+    """Return a boolean, or False if it is missing."""
     value = arguments.get(name)
     if value is None:
         return False

@@ -152,7 +152,7 @@ def _decode_line(start: bytes, size: int) -> str:
 
 
 def _count_lines(lines: Iterator[tuple[bytes, int]]) -> int | None:
-    """Count the lines that follow; None if that would take too long."""
+    """Count the lines that follow, or None if that would take too long."""
     count = bytes_read = 0
     for _, size in lines:
         count += 1

@@ -345,7 +345,7 @@ def _is_regular_file(name: str, folder: int) -> bool:
 
 
 def _read_file(name: str, folder: int, limit: int) -> bytes | None:
-    """Return the content of a regular file; None if it is not one, too large or unreadable."""
+    """Return the content of a regular file, or None if it is not one, too large or unreadable."""
     try:
         descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
         with os.fdopen(descriptor, "rb") as file:

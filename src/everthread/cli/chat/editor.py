@@ -180,7 +180,7 @@ def _make_key_bindings(pastes: Pastes) -> KeyBindings:
 
 
 def prepare_history_file(home: Path) -> Path | None:
-    """Return the file of the input history, readable by the user alone; None if it cannot be written."""
+    """Return the file of the input history, readable by the user alone, or None if it cannot be written."""
     path = home / "chat_history"
     try:
         home.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ WARNING_STYLE = "yellow"
 
 
 def render_event(event: Event) -> Text | None:
-    """Return the line for an event; None for events that only change figures."""
+    """Return the line for an event, or None for events that only change figures."""
     match event:
         case CompactionDone():
             return _render_compaction(event)
@@ -48,7 +48,7 @@ def render_event(event: Event) -> Text | None:
 
 
 def _describe_event(event: Event) -> tuple[str, str, str] | None:
-    """Return the mark, the text and the style of an event's line; None for an event that is not shown."""
+    """Return the mark, the text and the style of an event's line, or None for an event that is not shown."""
     match event:
         case CompactionProgress():
             return None if event.is_repeated else ("◇", event.text, DIM_STYLE)
@@ -139,7 +139,7 @@ class ToolLines:
         self._running: dict[tuple[str, str], ToolStarted] = {}
 
     def render(self, event: Event, thread_id: str = "") -> Text | None:
-        """Return the line for an event of a tool; None for other events.
+        """Return the line for an event of a tool, or None for other events.
 
         `thread_id` is that of a subagent's thread, because several threads may use the same call ids.
         """
@@ -156,7 +156,7 @@ class ToolLines:
 
     @property
     def running_text(self) -> str:
-        """Return the running tools in one line; empty if there are none."""
+        """Return the running tools in one line, or an empty string if there are none."""
         targets = [_describe_call(event.tool, event.arguments) for event in self._running.values()]
         return f"⚙ {'; '.join(targets)} …" if targets else ""
 

@@ -92,7 +92,7 @@ def _describe_window(conversation: Conversation) -> str:
 async def render_farewell(
     store: Store, thread_id: str, *, window: int, resume_options: str
 ) -> Text | None:
-    """Render the summary at exit; None for an empty thread. A resumed chat needs the `resume_options`."""
+    """Render the summary at exit, or None for an empty thread. A resumed chat needs the `resume_options`."""
     row = await store.overview.load_thread_row(thread_id)
     if not row.message_count:
         return None

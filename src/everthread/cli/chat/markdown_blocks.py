@@ -77,7 +77,7 @@ class MarkdownBlocks:
 
 
 def _find_open_fence(block: Token) -> str:
-    """Return the fence that would close this code block; empty if it is closed or not a code block."""
+    """Return the fence that would close this code block, or an empty string if it is closed or not a code block."""
     start, end = block.map or (0, 0)
     is_closed = end - start > 1 + block.content.count("\n")
     return block.markup if block.type == "fence" and not is_closed else ""

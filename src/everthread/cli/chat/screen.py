@@ -178,7 +178,7 @@ class Screen:
 
 
 def _describe_wait(event: Event) -> str:
-    """Return the text to show while a compaction runs; empty for other events."""
+    """Return the text to show while a compaction runs, or an empty string for other events."""
     if isinstance(event, CompactionStarted) and not event.is_background:
         return f"compacting {format_thousands(event.tokens)} tokens …"
     return ""

@@ -118,7 +118,7 @@ def init(
 
 
 def _ask_key_variable(default: str) -> str | None:
-    """Ask for the environment variable that holds the key; None if the provider needs no key."""
+    """Ask for the environment variable that holds the key, or None if the provider needs no key."""
     question = "Which environment variable holds its key?"
     reply = str(typer.prompt(question, default=default, prompt_suffix=" ")).strip()
     return None if reply == NO_KEY else reply

@@ -181,12 +181,12 @@ def _list_prices(choice: ModelChoice) -> dict[str, float] | None:
 
 
 def find_price_table_provider(choice: ModelChoice) -> str | None:
-    """Return the provider's name in the price table; None if the model's name alone should decide."""
+    """Return the provider's name in the price table, or None if the model's name alone should decide."""
     return choice.provider if choice.provider in ("openai", "anthropic", "openrouter") else None
 
 
 def _name_price_source(choice: ModelChoice) -> str:
-    """Return which table the prices are from; empty if they are unknown."""
+    """Return which table the prices are from, or an empty string if they are unknown."""
     from everthread.core.costs.prices import describe_price_source
 
     if choice.provider == "local":

@@ -68,7 +68,7 @@ def _read_status(file: str | None) -> ContextStatus:
 
 
 def _read_input() -> dict[str, Any]:
-    """Return the JSON object on standard input; empty if there is none."""
+    """Return the JSON object on standard input, or an empty mapping if there is none."""
     if sys.stdin is None or sys.stdin.isatty():
         return {}
     try:

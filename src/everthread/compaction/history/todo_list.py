@@ -63,7 +63,7 @@ def update_todo(todo: list[dict[str, str]], effect: CallEffect) -> list[dict[str
 
 
 def read_task_change(effect: CallEffect) -> dict[str, str] | None:
-    """Return the task that a call creates or changes, with its number before its text; None for other calls.
+    """Return the task that a call creates or changes, with its number before its text, or None for other calls.
 
     A changed task has no text.
     """

@@ -76,7 +76,7 @@ class UnwrappedOutput:
     error: str = ""
     """The error that the JSON states."""
     data: Any = None
-    """The parsed JSON; None for another output."""
+    """The parsed JSON, or None for another output."""
     failed: bool = False
     """Whether the JSON says that the call failed."""
     session_id: str = ""

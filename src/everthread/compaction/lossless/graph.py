@@ -116,7 +116,7 @@ def _parse_visible_node(match: re.Match[str], body: str) -> VisibleNode:
 def _read_foreign_summary(
     summary: str, first_turn: int, last_turn: int, message_count: int
 ) -> list[VisibleNode]:
-    """Return another engine's summary as one node without an id; empty if it has no sections."""
+    """Return another engine's summary as one node without an id, or an empty list if it has no sections."""
     sections = parse_sections(summary)
     visible_sections = {
         **sections,

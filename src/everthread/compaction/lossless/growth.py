@@ -132,7 +132,7 @@ class Growth:
         return visible_nodes
 
     def _rewrite_node(self, visible_node: VisibleNode) -> NodeGenerator:
-        """Return a makeshift node with a model's text; None if its sources are missing or no model can write."""
+        """Return a makeshift node with a model's text, or None if its sources are missing or no model can write."""
         graph = self.growth_input.graph
         node = visible_node.node
         options = self._limit_options(node.covered_tokens // 2)

@@ -44,7 +44,7 @@ class SummaryAnswer:
 
     sections: Sections
     fault: str = ""
-    """The reason to refuse the answer; empty if there is none."""
+    """The reason to refuse the answer, or an empty string if there is none."""
     is_usable: bool = True
     """Whether the sections serve if no better answer comes."""
     is_truncated: bool = False

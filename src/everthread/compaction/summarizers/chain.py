@@ -137,7 +137,7 @@ class SummarizerChain:
         return False
 
     def quote_price(self, tokens: int, budget: int) -> float | None:
-        """Return the dollars of the cheapest route with a price; 0 without a model, None if unknown."""
+        """Return the dollars of the cheapest route with a price, or 0 without a model, None if unknown."""
         prices = [
             route.quote_price(tokens, budget) if isinstance(route, PricedRoute) else None
             for route in self._routes

@@ -123,7 +123,7 @@ def _split_client_text(role: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_reasoning(part: Part) -> str:
-    """Return the text of a reasoning part; empty if it is encrypted."""
+    """Return the text of a reasoning part, or an empty string if it is encrypted."""
     summary = part.get("summary")
     texts = [
         part.get("thinking"),

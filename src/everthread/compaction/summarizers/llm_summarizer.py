@@ -86,7 +86,7 @@ class LlmSummarizer:
         return self._writer.model.name
 
     def quote_price(self, tokens: int, budget: int) -> float | None:
-        """Return the dollars for reading `tokens` uncached and writing the summary; None if a price is unknown."""
+        """Return the dollars for reading `tokens` uncached and writing the summary, or None if a price is unknown."""
         return None if self._price is None else self._price(tokens, budget)
 
     def quote_request_price(self, request: SummaryRequest) -> float | None:
@@ -315,7 +315,7 @@ class _SummaryJob:
         return SummaryPrompt(request, target_tokens, material_tokens)
 
     def _render_previous(self) -> str:
-        """Return the earlier summary as inert text; empty if there is none."""
+        """Return the earlier summary as inert text, or an empty string if there is none."""
         if not self.request.previous:
             return ""
         return to_inert_text(

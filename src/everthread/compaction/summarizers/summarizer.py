@@ -65,7 +65,7 @@ class SummaryRequest:
 
     @property
     def last_refusal_reason(self) -> str:
-        """The reason why the last draft was refused; empty if none was."""
+        """The reason why the last draft was refused, or an empty string if none was."""
         return self.refused[-1].reason if self.refused else ""
 
 

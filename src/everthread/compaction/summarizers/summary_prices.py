@@ -24,7 +24,7 @@ class CallPrice:
     def __call__(
         self, prompt_tokens: int, answer_tokens: int, *, rate: PromptRate = "input"
     ) -> float | None:
-        """Return the dollars for a prompt and an answer of these tokens; None if a price is unknown."""
+        """Return the dollars for a prompt and an answer of these tokens, or None if a price is unknown."""
         moment = datetime.now(UTC)
         rates = Rates.from_prices(
             prices_for(
@@ -44,7 +44,7 @@ class PricedSummarizer(Protocol):
     """A summariser that can quote the price of a summary."""
 
     def quote_price(self, tokens: int, budget: int) -> float | None:
-        """Return the dollars for a prompt of `tokens` and a summary of `budget` tokens; None if unknown."""
+        """Return the dollars for a prompt of `tokens` and a summary of `budget` tokens, or None if unknown."""
         ...
 
 
@@ -53,5 +53,5 @@ class PricedRoute(PricedSummarizer, Protocol):
     """A summariser that can also quote the price of one request."""
 
     def quote_request_price(self, request: SummaryRequest) -> float | None:
-        """Return the dollars for this request; None if unknown."""
+        """Return the dollars for this request, or None if unknown."""
         ...

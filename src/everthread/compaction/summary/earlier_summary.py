@@ -87,9 +87,9 @@ class EarlierSummary:
     """The quotes of the user's words."""
     journal: Journal = field(default_factory=Journal)
     state: ThreadState | None = None
-    """The joined state of several summaries; None for a single one, whose state is read later."""
+    """The joined state of several summaries, or None for a single one, whose state is read later."""
     last_turns: tuple[int, ...] = ()
-    """The last turn that each of several summaries covers; empty for a single one."""
+    """The last turn that each of several summaries covers, or an empty tuple for a single one."""
 
     @property
     def last_covered_turns(self) -> tuple[int, ...]:

@@ -148,7 +148,7 @@ _END_OF_NODES_PATTERN = re.compile(r"^\[end of nodes[^\]\n]{0,80}\]$", re.MULTIL
 
 
 def find_nodes_end(summary: str) -> int:
-    """Return the position after the nodes of a graph in a summary; 0 if the summary has no nodes.
+    """Return the position after the nodes of a graph in a summary, or 0 if the summary has no nodes.
 
     Nodes come before every section. Similar lines in a section are quoted words.
     """

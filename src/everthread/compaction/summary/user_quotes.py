@@ -56,7 +56,7 @@ class UserQuote:
     is_shortened: bool = False
     """Whether the text is only a part of the message."""
     range_end: int = 0
-    """The last number of a range that is not shown; 0 for a single message."""
+    """The last number of a range that is not shown, or 0 for a single message."""
 
     @property
     def last_number(self) -> int:
@@ -367,7 +367,7 @@ class _QuoteSelection:
         return [entry for entry in entries if entry is not None]
 
     def _make_quote(self, index: int, entry: UserQuote) -> UserQuote | None:
-        """Return the quote of a message from its chosen sentences; None if there are none."""
+        """Return the quote of a message from its chosen sentences, or None if there are none."""
         sentences = self._pool.sentences[index]
         numbers = sorted(self._chosen_numbers.get(index, ()))
         if not sentences:

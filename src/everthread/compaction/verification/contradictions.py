@@ -93,7 +93,8 @@ class _Comparison:
         return bool(self._scores)
 
     def _score_statements(self) -> dict[int, float]:
-        """Return the weight of the claim in each statement that may be close; empty if there are too many.
+        """Return the weight of the claim in each statement that may be close, or an empty mapping if there are too
+        many.
 
         A close statement lacks less than `MAX_MISSING_SHARE` of the weight. So of any parts that weigh more together,
         it holds at least one.

@@ -190,7 +190,7 @@ _HOST_BY_PROVIDER = {"anthropic": "anthropic.com", "openrouter": "openrouter.ai"
 
 @dataclass(frozen=True, slots=True)
 class _MarkRules:
-    """Decide which messages may carry a mark on a route, and on which block.
+    """Decides which messages may carry a mark on a route, and on which block.
 
     OpenRouter accepts a mark on a text block of a tool message (measured in github.com/earendil-works/pi issue 6940,
     fixed there by pull request 6941). It does not answer a request with a mark on the message itself

@@ -37,11 +37,11 @@ class Caller:
     is_passthrough: bool = False
     """Whether its credential is the upstream's own and is forwarded; a gateway key never leaves the gateway."""
     mode: Mode | None = None
-    """The mode of its key; None for the mode of the upstream."""
+    """The mode of its key, or None for the mode of the upstream."""
     account: Account | None = field(default=None, compare=False, repr=False)
-    """The remaining allowance of its key; None if it has no limit."""
+    """The remaining allowance of its key, or None if it has no limit."""
     credential: PassthroughCredential | None = field(default=None, compare=False, repr=False)
-    """The credential, if only the upstream can check it; None if the gateway has checked it."""
+    """The credential, if only the upstream can check it, or None if the gateway has checked it."""
 
     @property
     def admission_group(self) -> str | None:

@@ -32,7 +32,7 @@ BYTES_PER_TOKEN = 4
 
 
 class KeyUsageCounter:
-    """Count the daily usage of keys and enforce their limits. Usage is written to the store in batches."""
+    """Counts the daily usage of keys and enforces their limits. Usage is written to the store in batches."""
 
     def __init__(self, store: Store, *, wall_clock: Callable[[], float] = time.time) -> None:
         self._store = store

@@ -47,7 +47,7 @@ class RunningTurn:
 
     task: asyncio.Task[dict[str, Any]]
     stop_reason: StopReason | None = None
-    """Why the turn was stopped; None if it was not."""
+    """Why the turn was stopped, or None if it was not."""
 
     def stop(self, reason: StopReason) -> None:
         if self.stop_reason is None:

@@ -153,7 +153,7 @@ def _describe_dollars(
 
 
 def describe_difference(comparison: CostComparison) -> Figure | None:
-    """Compare the cost with the cost of sending the whole history; None if that is unknown."""
+    """Compare the cost with the cost of sending the whole history, or None if that is unknown."""
     saved = comparison.saved
     if saved is None:
         return None
@@ -170,7 +170,7 @@ def describe_difference(comparison: CostComparison) -> Figure | None:
 
 
 def _describe_cache(prompt_tokens: int, read_tokens: int) -> Sequence[Figure]:
-    """Return the share of prompt tokens read from the provider's cache; empty if it reported none."""
+    """Return the share of prompt tokens read from the provider's cache, or an empty list if it reported none."""
     if not read_tokens:
         return ()
     return (

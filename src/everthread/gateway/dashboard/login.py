@@ -121,13 +121,13 @@ class DashboardLogin:
         return f"/dashboard/login?code={code}"
 
     def redeem_link(self, code: str) -> str | None:
-        """Return a cookie for a valid link; None for a used or unknown one."""
+        """Return a cookie for a valid link, or None for a used or unknown one."""
         if self.auth != "none" or not self._links.remove(digest_of(code)):
             return None
         return self._sign_cookie({"kind": "local", "tenant": None, "who": "this machine"})
 
     async def make_cookie_for_key(self, key: str) -> str | None:
-        """Return a cookie for a valid key; None for an unknown or revoked one."""
+        """Return a cookie for a valid key, or None for an unknown or revoked one."""
         key = key.strip()
         if self._operator_digest and hmac.compare_digest(digest_of(key), self._operator_digest):
             signature = self._make_signature(self._operator_digest)
@@ -155,7 +155,7 @@ class DashboardLogin:
         )
 
     async def find_viewer(self, cookies: Mapping[str, str]) -> Viewer | None:
-        """Return the viewer of a valid cookie; None without one."""
+        """Return the viewer of a valid cookie, or None without one."""
         claims = self._read_cookie(cookies.get(self.cookie_name, ""))
         if claims is None or not await self._is_valid(claims):
             return None

@@ -35,7 +35,7 @@ class MessageRow:
     tokens: int
     created: float
     visibility: str
-    """How the model can still see it, as a key of `VISIBILITY_LABELS`; empty if not shown."""
+    """How the model can still see it, as a key of `VISIBILITY_LABELS`, or an empty string if not shown."""
     is_folded: bool
 
 

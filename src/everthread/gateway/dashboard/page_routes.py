@@ -509,7 +509,7 @@ async def _redirect_to_root(_request: Request) -> Response:
 
 
 async def _read_form(request: Request) -> dict[str, str] | None:
-    """Return the fields of a form; None if it is too large."""
+    """Return the fields of a form, or None if it is too large."""
     try:
         body = await collect_body(request.receive, MAX_FORM_BYTES)
     except RequestRefused:

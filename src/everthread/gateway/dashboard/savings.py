@@ -56,7 +56,7 @@ class CostComparison:
     auxiliary: tuple[UsageRecord, ...] = ()
     """Calls that wrote summaries, which are part of the cost."""
     saved_by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Dollars saved per `day`, `model`, `client` and `tenant`; empty for a single thread."""
+    """Dollars saved per `day`, `model`, `client` and `tenant`, or an empty mapping for a single thread."""
 
     @property
     def outgrown_count(self) -> int:
@@ -77,7 +77,7 @@ class CostComparison:
 
     @property
     def saved(self) -> float | None:
-        """Return the dollars saved; None if no priced call came after a compaction."""
+        """Return the dollars saved, or None if no priced call came after a compaction."""
         if not any(row.is_shorter for row in self.rows):
             return None
         return self.cost_without - self.cost

@@ -66,7 +66,7 @@ class ThreadEntry:
     window: WindowSize
     title: str
     comparison: CostComparison | None
-    """Comparison with the cost of the whole history; None if there was no compaction."""
+    """Comparison with the cost of the whole history, or None if there was no compaction."""
     snippets: Sequence[Snippet]
     """Matches of a search."""
     branches: Sequence[ThreadEntry] = ()
@@ -79,7 +79,7 @@ class ThreadEntry:
 
     @property
     def difference(self) -> str:
-        """Describe the dollars saved or lost compared with the whole history; empty if unknown."""
+        """Describe the dollars saved or lost compared with the whole history, or an empty string if unknown."""
         figure = self.comparison and describe_difference(self.comparison)
         return f"{figure.value} {figure.label.partition(',')[0]}" if figure else ""
 
@@ -134,7 +134,7 @@ class ThreadList:
         ]
 
     async def _find_parent_thread_id(self, branch: Session) -> str:
-        """Return the id of the thread in which a branch began; empty if it was deleted."""
+        """Return the id of the thread in which a branch began, or an empty string if it was deleted."""
         if branch.parent is None:
             return ""
         try:

@@ -21,7 +21,7 @@ class ThreadReader:
         self.store = store
 
     async def find_thread(self, viewer: Viewer, thread_id: str) -> ThreadRow | None:
-        """Return a thread by any of its ids; None if there is none that the viewer may see."""
+        """Return a thread by any of its ids, or None if there is none that the viewer may see."""
         try:
             row = await self.store.overview.load_thread_row(thread_id)
         except UnknownIdError:

@@ -61,7 +61,7 @@ MAX_WATCHED_BYTES = 4 * 1024 * 1024
 
 
 class RecallFeature(Feature):
-    """Answer the rounds in which the model calls the gateway's own tool."""
+    """Answers the rounds in which the model calls the gateway's own tool."""
 
     def make_managed_filter(self, managed_exchange: ManagedExchange) -> Filter:
         return _RecallFilter(managed_exchange)
@@ -241,7 +241,7 @@ class RecallWatch:
 
 
 def _end_of_events(data: bytes) -> int:
-    """Return the end of the last complete event; 0 if none is complete."""
+    """Return the end of the last complete event, or 0 if none is complete."""
     positions = [(data.rfind(mark), len(mark)) for mark in _EVENT_ENDS]
     return max(
         (position + length for position, length in positions if position >= 0),

@@ -29,7 +29,7 @@ _MINIMAL_USAGE = CanonicalUsage(1, 1)
 
 
 class ChargingFeature(Feature):
-    """Charge every call to the account of its key, if it has one."""
+    """Charges every call to the account of its key, if it has one."""
 
     def make_filter(self, exchange: Exchange) -> Filter | None:
         account = exchange.request.head.caller.account
@@ -41,7 +41,7 @@ class ChargingFeature(Feature):
 
 
 class _ManagedChargeFilter(Filter):
-    """Charge a managed request by its outcome."""
+    """Charges a managed request by its outcome."""
 
     def __init__(self, managed_exchange: ManagedExchange, account: Account) -> None:
         self._managed_exchange = managed_exchange
@@ -69,7 +69,7 @@ class _ManagedChargeFilter(Filter):
 
 
 class _UnmanagedChargeFilter(Filter):
-    """Charge an unmanaged request by the usage in its answer."""
+    """Charges an unmanaged request by the usage in its answer."""
 
     def __init__(self, exchange: Exchange, account: Account) -> None:
         self._exchange = exchange
@@ -150,7 +150,7 @@ class _UnmanagedChargeFilter(Filter):
 
 
 def find_charged_usage(outcome: Outcome, outgoing: Outgoing) -> CanonicalUsage | None:
-    """Return the usage of a call; None if there was no answer. Count a truncated answer by its text."""
+    """Return the usage of a call, or None if there was no answer. Count a truncated answer by its text."""
     usage = outcome.usage
     if not 200 <= outcome.status < 300:
         return usage

@@ -33,7 +33,7 @@ MakeItem = Callable[[IncomingRequest], Coroutine[Any, Any, tuple[dict[str, Any],
 
 
 class CompactionItemFeature(Feature):
-    """Make compaction items in the gateway if the upstream makes none."""
+    """Makes compaction items in the gateway if the upstream makes none."""
 
     paths = frozenset({COMPACTION_PATH})
 

@@ -15,7 +15,7 @@ TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
 
 
 class AnswerReadingFeature(Feature):
-    """Fill in the reply and the usage of an outcome."""
+    """Fills in the reply and the usage of an outcome."""
 
     def make_managed_filter(self, managed_exchange: ManagedExchange) -> Filter:
         return _AnswerReadingFilter(managed_exchange)

@@ -21,7 +21,7 @@ INVALID_STATUSES = (400, 422)
 
 
 class UsageOptionFeature(Feature):
-    """Ask for the usage of chat streams, as the setting `gateway.include_usage` allows."""
+    """Asks for the usage of chat streams, as the setting `gateway.include_usage` allows."""
 
     def __init__(self) -> None:
         self.refusing_upstreams: set[str] = set()
@@ -73,7 +73,7 @@ class _UsageOptionFilter(Filter):
         return b"" if self._chunk_remover is None else self._chunk_remover.end()
 
     def _add_option(self, request: UpstreamRequest) -> bytes | None:
-        """Return the body with `include_usage`; None if the client has set it or the upstream refuses it."""
+        """Return the body with `include_usage`, or None if the client has set it or the upstream refuses it."""
         if self._exchange.request.upstream.name in self._refusing_upstreams:
             return None
         if isinstance(request.body, bytes) and request.is_changed:

@@ -44,7 +44,7 @@ CacheMethod = Literal["marks", "breakpoint"]
 def choose_cache_method(
     api: Api, model: str, upstream: str, *, has_marks: bool, has_breakpoints: bool
 ) -> CacheMethod | None:
-    """Return the method of the model; None if it has none, or if the client uses the method itself.
+    """Return the method of the model, or None if it has none, or if the client uses the method itself.
 
     `has_marks`, `has_breakpoints`: whether the body has any from the client, which then manages the cache itself.
     """

@@ -80,7 +80,7 @@ class BodyMemory:
 
     marks: MarkMemory = field(default_factory=MarkMemory)
     forwarding_terms: ForwardingTerms | None = None
-    """The conditions for forwarding the next request before it is read; None if it has to be read first."""
+    """The conditions for forwarding the next request before it is read, or None if it has to be read first."""
 
 
 class BodyMemories:
@@ -103,7 +103,7 @@ def make_forwarding_terms(
     options: ContextOptions,
     answered_history: History,
 ) -> ForwardingTerms | None:
-    """Return the terms for a thread's next request; None if it has to be read first.
+    """Return the terms for a thread's next request, or None if it has to be read first.
 
     `answered_history`: the history that ends with the answer to this one.
     """
@@ -173,7 +173,7 @@ def forward(
     reader: RequestReader,
     ttl: str | None,
 ) -> Outgoing | None:
-    """Return the client's bytes with our tool and cache marks; None if the request has to be read first.
+    """Return the client's bytes with our tool and cache marks, or None if the request has to be read first.
 
     `ttl`: the lifetime of the cache marks; None to set none.
     """

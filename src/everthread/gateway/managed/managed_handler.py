@@ -90,7 +90,7 @@ class ManagedHandler:
         return self.outgoing
 
     async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:
-        """Return the next request after a round that called our own tool; None if the round was the last."""
+        """Return the next request after a round that called our own tool, or None if the round was the last."""
         rounds = self.call.rounds
         now = self._setup.clock()
         await self.call.recorder.store_request()

@@ -76,7 +76,7 @@ class ProxyManager:
         )
 
     def forward_first(self, incoming: IncomingRequest) -> ForwardedHandler | None:
-        """Return the handler of a request that can be forwarded before it is read; None if it cannot."""
+        """Return the handler of a request that can be forwarded before it is read, or None if it cannot."""
         located_body = incoming.body.located_body
         if located_body is None or located_body.match is None:
             return None
@@ -103,7 +103,7 @@ class ProxyManager:
         )
 
     async def prepare(self, incoming: IncomingRequest) -> ManagedHandler | None:
-        """Read a request, find its thread and decide which request to send; None if it is not managed."""
+        """Read a request, find its thread and decide which request to send, or None if it is not managed."""
         if incoming.mode == "off":
             return None
         handler = await self._open(incoming)

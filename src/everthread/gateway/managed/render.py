@@ -40,7 +40,7 @@ class RenderOptions:
 def render_request(
     request: ClientRequest, call: PreparedCall, options: RenderOptions
 ) -> bytes | None:
-    """Return the body to send; None if the client's own bytes need no change."""
+    """Return the body to send, or None if the client's own bytes need no change."""
     slices = request.slices
     if call.rewrite is None and call.rounds.is_empty and call.output_cap is None:
         method = _choose_cache_method(
@@ -88,7 +88,7 @@ def render_messages(request: ClientRequest, call: PreparedCall, *, offers_recall
 
 
 def _make_note_edit(request: ClientRequest, call: PreparedCall) -> BodyEdit | None:
-    """Return the edit that adds the note to the system prompt; None if there is no system prompt."""
+    """Return the edit that adds the note to the system prompt, or None if there is no system prompt."""
     slices = request.slices
     settings = call.settings
     request_fields = CODECS[settings.api].request_fields
@@ -109,7 +109,7 @@ def _make_note_edit(request: ClientRequest, call: PreparedCall) -> BodyEdit | No
 def _choose_cache_method(
     request: ClientRequest, call: PreparedCall, options: RenderOptions, *, has_marks: bool
 ) -> CacheMethod | None:
-    """Return how to prepare a body for the provider's cache; None if the cache would not be read."""
+    """Return how to prepare a body for the provider's cache, or None if the cache would not be read."""
     if options.mark_ttl is None or not call.expects_more_calls:
         return None
     return choose_cache_method(

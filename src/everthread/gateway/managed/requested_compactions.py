@@ -17,7 +17,7 @@ OpenRequest = Callable[[IncomingRequest], Coroutine[Any, Any, ManagedHandler]]
 
 
 class RequestedCompactions:
-    """Make compactions at the client's request."""
+    """Makes compactions at the client's request."""
 
     def __init__(
         self,

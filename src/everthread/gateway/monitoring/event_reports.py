@@ -28,7 +28,7 @@ REFUSED = "an upstream answered with an error"
 
 
 class FailureLog:
-    """Count failures by tenant and day in the store, for the dashboard.
+    """Counts failures by tenant and day in the store, for the dashboard.
 
     Counts that cannot be stored now are stored together with the next failure.
     """
@@ -67,7 +67,7 @@ MAX_UNPRICED_MODELS = 100
 
 
 class EventReporter:
-    """Count and log the events of threads, never the content of messages."""
+    """Counts and logs the events of threads, never the content of messages."""
 
     def __init__(self, metrics: Metrics, failures: FailureLog | None) -> None:
         self._metrics = metrics

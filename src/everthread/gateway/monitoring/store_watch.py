@@ -19,7 +19,7 @@ Clock = Callable[[], float]
 
 
 class StoreWatch:
-    """Check whether a database server answers. No check takes more than a second.
+    """Checks whether a database server answers. No check takes more than a second.
 
     A result is valid for a second, so that in an outage only one request has to wait. If the server answers other calls
     during a check, it is busy, not unreachable, and the result of the check is not kept.

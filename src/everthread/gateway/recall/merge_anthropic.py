@@ -17,14 +17,14 @@ from everthread.wire.sse import SseEvent
 
 
 class MergedAnthropicStream(MergedStream):
-    """Merge streams of Anthropic's protocol."""
+    """Merges streams of Anthropic's protocol."""
 
     api: Api = "anthropic"
 
     def __init__(self, *, model: str | None = None) -> None:
         super().__init__(model=model)
         self._positions: dict[Any, int | None] = {}
-        """By index of a block in this round, its index in the response; None if the block is removed."""
+        """By index of a block in this round, its index in the response, or None if the block is removed."""
         self._next_index = 0
         self._usage: dict[str, Any] = {}
 

@@ -18,7 +18,7 @@ from everthread.wire.sse import SseEvent
 
 
 class MergedChatStream(MergedStream):
-    """Merge streams of chat completion chunks."""
+    """Merges streams of chat completion chunks."""
 
     api: Api = "openai_chat"
 
@@ -132,7 +132,7 @@ class MergedChatStream(MergedStream):
 
 
 def _find_choice(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the first choice of a chunk; None if there is none."""
+    """Return the first choice of a chunk, or None if there is none."""
     choices = data.get("choices")
     if not isinstance(choices, list) or not choices:
         return None

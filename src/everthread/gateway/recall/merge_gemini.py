@@ -18,7 +18,7 @@ from everthread.wire.sse import SseEvent
 
 
 class MergedGeminiStream(MergedStream):
-    """Merge streams of Gemini's protocol."""
+    """Merges streams of Gemini's protocol."""
 
     api: Api = "gemini"
 

@@ -18,7 +18,7 @@ from everthread.wire.sse import SseEvent
 
 
 class MergedResponsesStream(MergedStream):
-    """Merge streams of the Responses protocol."""
+    """Merges streams of the Responses protocol."""
 
     api: Api = "openai_responses"
 

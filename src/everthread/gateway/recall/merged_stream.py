@@ -21,7 +21,7 @@ ROUND_SEPARATOR = "\n\n"
 
 
 class MergedStream(ABC):
-    """Merge the streams of several rounds into one response."""
+    """Merges the streams of several rounds into one response."""
 
     api: Api
 

@@ -32,7 +32,7 @@ _WITHDRAWAL = "no longer available"
 
 
 class RecallOffers:
-    """Decide which clients may get the tool. Tools that did not change are not read again."""
+    """Decides which clients may get the tool. Tools that did not change are not read again."""
 
     def __init__(self, *, is_enabled: bool) -> None:
         self._is_enabled = is_enabled
@@ -42,7 +42,7 @@ class RecallOffers:
     def choose_tool(
         self, incoming: IncomingRequest, slices: BodySlices, settings: ModelRequest
     ) -> Mapping[str, Any] | None:
-        """Return the tool; None if the client has a similar tool or has turned ours off.
+        """Return the tool, or None if the client has a similar tool or has turned ours off.
 
         A client that has detached our MCP server also gets the tool.
         """
@@ -94,7 +94,9 @@ def offers_recall(call: PreparedCall, slices: BodySlices) -> bool:
 
 
 def _allows_gemini_calls(api: Api, fields: Mapping[str, Any]) -> bool:
-    """Return whether a Gemini request has only function tools that the model may choose; True for other protocols."""
+    """Return whether a Gemini request has only function tools that the model may choose, or True for other
+    protocols.
+    """
     if api != "gemini":
         return True
     config = (

@@ -130,7 +130,7 @@ class BodyCache:
 
 
 def _make_candidate_key(origin: BodyOrigin, body: bytes) -> Hashable | None:
-    """Return a key that is equal for bodies with the same beginning; None if there is no list of messages.
+    """Return a key that is equal for bodies with the same beginning, or None if there is no list of messages.
 
     If an inner list of the same name comes first, the key is only less specific.
     """
@@ -141,7 +141,7 @@ def _make_candidate_key(origin: BodyOrigin, body: bytes) -> Hashable | None:
 
 
 def _find_shared_parts(cached_body: CachedBody, api: Api, body: bytes) -> BodyMatch | None:
-    """Return the parts in which a body equals a cached one; None if even the first messages differ."""
+    """Return the parts in which a body equals a cached one, or None if even the first messages differ."""
     earlier = cached_body.slices
     count = earlier.count_complete(count_shared_bytes(earlier.body, body))
     if count == 0:

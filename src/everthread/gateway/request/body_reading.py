@@ -98,7 +98,7 @@ class RequestBody:
     """The decoded body, or no bytes if it cannot be decoded."""
     outer: OuterFields
     located_body: LocatedBody | None = None
-    """The positions of its messages; None if they were not or cannot be located."""
+    """The positions of its messages, or None if they were not or cannot be located."""
     excess_reason: str = ""
     """Why reading the body would cost too much, or an empty string if it would not."""
 

@@ -63,7 +63,7 @@ class _IdentityDecoder:
 
 
 class _MemberDecoder:
-    """Decode a body of one or more members, each with a decoder of its own.
+    """Decodes a body of one or more members, each with its own decoder.
 
     Raise `RequestRefused` if the decoded body has more than `max_bytes` bytes.
     """
@@ -106,7 +106,7 @@ class _MemberDecoder:
 
 
 class _DeflateDecoder(_MemberDecoder):
-    """Decode deflate with or without its header; ignore bytes after its end."""
+    """Decodes deflate with or without its header, and ignores bytes after its end."""
 
     _has_started = False
 
@@ -137,7 +137,7 @@ def _make_zstd_member() -> _Member:
 
 
 def make_decoder(encoding: str, max_bytes: int) -> Decoder | None:
-    """Return the decoder of a `content-encoding`; None if it is not supported."""
+    """Return the decoder of a `content-encoding`, or None if it is not supported."""
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return _IdentityDecoder()
@@ -149,7 +149,7 @@ def make_decoder(encoding: str, max_bytes: int) -> Decoder | None:
 
 
 def decode_body(body: bytes, encoding: str, max_bytes: int) -> bytes | None:
-    """Return the decoded body; None if it is broken or its encoding is not supported.
+    """Return the decoded body, or None if it is broken or its encoding is not supported.
 
     Raise `RequestRefused` if it is larger than the limit once decoded.
     """

@@ -31,7 +31,7 @@ class GeminiPathFields:
 
 
 def read_path_fields(path: str) -> GeminiPathFields | None:
-    """Return the fields in the path of a request; None if the path does not answer conversations."""
+    """Return the fields in the path of a request, or None if the path does not answer conversations."""
     match = _PATH_PATTERN.fullmatch(path.rstrip("/"))
     if match is None:
         return None
@@ -39,7 +39,7 @@ def read_path_fields(path: str) -> GeminiPathFields | None:
 
 
 def find_path_model(path: str) -> str | None:
-    """Return the model in any path of Gemini; None if it names none."""
+    """Return the model in any path of Gemini, or None if it names none."""
     match = _MODEL_PATTERN.search(path)
     return None if match is None else match["model"]
 

@@ -269,7 +269,7 @@ def splice(body: bytes, edits: Sequence[BodyEdit]) -> bytes:
 
 
 class _BodySlicer:
-    """Read a body from its beginning or from the end of its known messages.
+    """Reads a body from its beginning or from the end of its known messages.
 
     msgspec splits fields and messages without decoding them; this class computes their positions in the body.
     """

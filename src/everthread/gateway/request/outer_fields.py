@@ -80,7 +80,7 @@ class OuterFields:
             _refuse_duplicates(body, is_excessive=self.is_excessive)
 
     def find(self, name: str) -> Field | None:
-        """Return the field; None if it is absent."""
+        """Return the field, or None if it is absent."""
         if self._sliced is not None:
             if name not in self._sliced.fields:
                 return None
@@ -115,7 +115,7 @@ class OuterFields:
 
 
 def _locate_outer_fields(body: bytes) -> SpanByField | None:
-    """Return the positions of the values; None if the body needs a closer check.
+    """Return the positions of the values, or None if the body needs a closer check.
 
     Check that keys and values follow each other up to the end of the body, which proves that no key is given twice.
     """
@@ -181,7 +181,7 @@ def _make_duplicate_error(name: str) -> RequestRefused:
 
 
 def peek_field(body: bytes, name: str) -> Field | None:
-    """Return a field of the outermost object, the last one of several; None if it is absent."""
+    """Return a field of the outermost object, the last one of several, or None if it is absent."""
     key = b'"%s"' % name.encode()
     end = len(body)
     tries = 0

@@ -133,7 +133,7 @@ class RequestHead:
 
 
 def find_conversation_api(path: str) -> Api | None:
-    """Return the protocol of a path that answers whole conversations; None for other paths."""
+    """Return the protocol of a path that answers whole conversations, or None for other paths."""
     return API_BY_PATH.get(path.rstrip("/")) or (
         "gemini" if read_path_fields(path) is not None else None
     )
@@ -151,7 +151,7 @@ def check_credentials(headers: list[tuple[bytes, bytes]]) -> None:
 
 
 def find_model_in_path(path: str) -> str | None:
-    """Return the model in a path of the models list or of Gemini; None for other paths."""
+    """Return the model in a path of the models list or of Gemini, or None for other paths."""
     return find_path_model(path) or (
         path.removeprefix(_MODELS) or None if path.startswith(_MODELS) else None
     )

@@ -57,7 +57,7 @@ class LocatedBody:
     reminder_count: int = 0
     """Number of system reminders at the end, which do not belong to the conversation's identity."""
     match: BodyMatch | None = None
-    """The cached body that partly equals this one; None if there is none."""
+    """The cached body that partly equals this one, or None if there is none."""
     shared_count: int = 0
     """Number of messages of the history that equal those of the cached body, apart from their cache marks."""
     watched_words: frozenset[str] = frozenset()
@@ -120,7 +120,7 @@ class ParsedRequest:
 
 
 class RequestReader:
-    """Read requests, reusing results of earlier ones."""
+    """Reads requests, reusing results of earlier ones."""
 
     def __init__(self, sizes: SizeCache, call_in_process: CallInProcess | None = None) -> None:
         """`call_in_process`: calls `read_body` in another process; returns None if it cannot."""

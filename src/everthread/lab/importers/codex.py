@@ -163,7 +163,7 @@ def _read_compaction(
 
 
 def _read_instructions(payload: Mapping[str, Any]) -> str | None:
-    """Return the system prompt; None if the file has none."""
+    """Return the system prompt, or None if the file has none."""
     instructions: Any = payload.get("base_instructions") or payload.get("instructions")
     if isinstance(instructions, Mapping):
         instructions = instructions.get("text")

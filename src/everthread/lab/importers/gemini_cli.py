@@ -120,7 +120,7 @@ class GeminiCliReader(ClientLogReader):
 def _find_copies(
     originals: list[Mapping[str, Any]], records: list[Mapping[str, Any]]
 ) -> set[str] | None:
-    """Return the ids of records that repeat these messages; None if one of the messages is missing among them.
+    """Return the ids of records that repeat these messages, or None if one of the messages is missing among them.
 
     The client may write its whole history again under new ids, several messages in one and without their usage.
     """

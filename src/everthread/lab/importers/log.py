@@ -40,7 +40,7 @@ class ClientCompaction:
     next_entry_index: int
     """Index of the first entry after it."""
     summary: str | None
-    """The summary in the log; None if it cannot be read, for example because it is encrypted."""
+    """The summary in the log, or None if it cannot be read, for example because it is encrypted."""
     restored: str = ""
     """The rest of the new context: preserved messages, files and the prompt that continued the session."""
     timestamp: float | None = None

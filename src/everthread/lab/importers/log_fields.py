@@ -12,7 +12,7 @@ from everthread.core.messages import Message
 
 
 def parse_time(value: Any) -> float | None:
-    """Read a time of a log: ISO 8601, or seconds or milliseconds since 1970; None if it is not a time."""
+    """Read a time of a log: ISO 8601, or seconds or milliseconds since 1970, or None if it is not a time."""
     if isinstance(value, str):
         try:
             return datetime.fromisoformat(value).timestamp()
@@ -28,13 +28,13 @@ _MIN_MILLISECONDS = 1e11
 
 
 def text_in(fields: Mapping[str, Any], key: str) -> str:
-    """Return a text field of a log; empty if it is not a text."""
+    """Return a text field of a log, or an empty string if it is not a text."""
     text = fields.get(key)
     return text if isinstance(text, str) else ""
 
 
 def object_in(value: Any, key: str) -> Mapping[str, Any]:
-    """Return an object in an object of a log; empty if there is none."""
+    """Return an object in an object of a log, or an empty mapping if there is none."""
     inner = value.get(key) if isinstance(value, dict) else None
     return inner if isinstance(inner, dict) else {}
 
@@ -76,13 +76,13 @@ def texts_of(parts: Iterable[Mapping[str, Any]], part_type: str, key: str = "tex
 
 
 def count_in(fields: Mapping[str, Any], key: str) -> int | None:
-    """Return a count that a log states; None if it is not a positive whole number."""
+    """Return a count that a log states, or None if it is not a positive whole number."""
     count = fields.get(key)
     return count if isinstance(count, int) and count > 0 and not isinstance(count, bool) else None
 
 
 def list_objects(value: Any) -> list[Mapping[str, Any]]:
-    """Return the objects of a list in a log; empty if it is not a list."""
+    """Return the objects of a list in a log, or an empty list if it is not a list."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 

@@ -84,7 +84,7 @@ def _read_compaction(
 
 
 def split_address(address: str) -> tuple[Path, str] | None:
-    """Return the database and the session's id in `FILE#ses_…`; None if the address is a plain file."""
+    """Return the database and the session's id in `FILE#ses_…`, or None if the address is a plain file."""
     file, _, session_id = address.rpartition("#")
     path = Path(file).expanduser()
     return (path, session_id) if session_id.startswith("ses_") and path.is_file() else None

@@ -47,7 +47,7 @@ class PiReader(ClientLogReader):
     kind: ClassVar[str] = "pi"
 
     branch_ids: set[str] | None = None
-    """Ids of the lines of the current branch; None if the file has no branches."""
+    """Ids of the lines of the current branch, or None if the file has no branches."""
     message_index_by_line_id: dict[str, int] = field(default_factory=dict)
     """Index of the message of each line, by the line's id."""
     text_by_section: dict[str, str] = field(default_factory=dict)

@@ -196,7 +196,7 @@ CLIENT_READERS: Sequence[type[ClientLogReader]] = (
 
 
 def _find_reader(lines: NumberedLines) -> type[ClientLogReader] | None:
-    """Return the reader for the client that wrote the lines; None if no known client did."""
+    """Return the reader for the client that wrote the lines, or None if no known client did."""
     candidates: set[type[ClientLogReader]] = set()
     for _, line in lines:
         candidates.update(reader for reader in CLIENT_READERS if reader.is_own_line(line))

@@ -51,11 +51,11 @@ class RequestRecord:
     """The received headers, with lower-case names."""
     arrival_time: float
     body: Any = None
-    """The received JSON; None if it was not JSON."""
+    """The received JSON, or None if it was not JSON."""
     request: ModelRequest | None = None
-    """The body in core form; None if it could not be read."""
+    """The body in core form, or None if it could not be read."""
     status: int | None = None
-    """The status of the answer; None if a fault keeps the client waiting."""
+    """The status of the answer, or None if a fault keeps the client waiting."""
     error: str = ""
     """The message of the error it was answered with."""
     fault: str = ""
@@ -68,7 +68,7 @@ class RequestRecord:
     cached_tokens: int = 0
     written_tokens: int = 0
     shared: PrefixDiff | None = None
-    """How far it extends the previous request of the same session and model; None for the first."""
+    """How far it extends the previous request of the same session and model, or None for the first."""
     events: list[str] = field(default_factory=list)
     """What happened while the answer was sent: `gone` if the client left, `reset` or `cut` by a fault."""
 
@@ -82,7 +82,7 @@ class RequestRecord:
 
     @property
     def session(self) -> str:
-        """Return the session that the headers name; empty if they name none."""
+        """Return the session that the headers name, or an empty string if they name none."""
         return next(
             (self.headers[name] for name in SESSION_HEADERS if self.headers.get(name)),
             "",
@@ -155,7 +155,7 @@ def fail_stream(call: ProviderCall, events: list[bytes], error: Refusal) -> Prov
 
 
 def make_fault_error(call: ProviderCall, fault: Fault) -> Refusal | None:
-    """Return the error of a fault; None if the fault is not an error."""
+    """Return the error of a fault, or None if the fault is not an error."""
     if fault.kind in ("overflow", "stream_overflow"):
         return checks.find_overflow(
             call.protocol.api, call.model, call.model.window + call.prompt.tokens, None

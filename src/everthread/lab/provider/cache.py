@@ -136,7 +136,7 @@ class ClaudeCache:
         marked_indexes: Sequence[int],
         now: float,
     ) -> int | None:
-        """Return the index of the block that ends the longest live prefix; None if the marks lead to none."""
+        """Return the index of the block that ends the longest live prefix, or None if the marks lead to none."""
         for mark_index in reversed(marked_indexes):
             for index in _list_lookback_positions(blocks, mark_index):
                 if self._is_alive(keys[index], now):
@@ -254,7 +254,9 @@ class ProviderCaches:
         self._breakpoints = BreakpointCache(clock)
 
     def use(self, model: str, prompt: Prompt, *, minimum: int | None) -> CacheUse:
-        """Use the cache. `minimum`: tokens of the shortest prefix that marks can cache; None for automatic caches."""
+        """Use the cache. `minimum`: tokens of the shortest prefix that marks can cache, or None for automatic
+        caches.
+        """
         if minimum is None and bills_cache_writes(model):
             return self._breakpoints.use(
                 model,

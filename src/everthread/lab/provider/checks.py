@@ -59,10 +59,10 @@ def check_request(
     reasoning_id_by_item_id: Mapping[str, str],
     blocks: Sequence[Block] | None,
 ) -> Refusal | None:
-    """Return the first problem of the request's form as an error of the provider; None if there is none.
+    """Return the first problem of the request's form as an error of the provider, or None if there is none.
 
     `reasoning_id_by_item_id` names the reasoning before each item of an earlier response. `blocks` are those of a
-    request to Claude, whose cache marks are checked; None for other requests.
+    request to Claude, whose cache marks are checked, or None for other requests.
     """
     marks = () if blocks is None else _find_mark_problems(blocks, body)
     problem = next(chain(_find_problems(api, request, body, reasoning_id_by_item_id), marks), None)

@@ -152,7 +152,7 @@ OWN_DIALECTS: dict[Api, str] = {
 def make_overflow_refusal(
     dialect: str, kind: OverflowKind, figures: Mapping[str, Any]
 ) -> Refusal | None:
-    """Return the dialect's error of this kind with these figures; None if the dialect lacks such an error."""
+    """Return the dialect's error of this kind with these figures, or None if the dialect lacks such an error."""
     text = _DIALECT_TEXTS[dialect].get(kind)
     return None if text is None else Refusal(text["status"], _fill_template(text["body"], figures))
 

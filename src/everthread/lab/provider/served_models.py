@@ -36,7 +36,7 @@ class Protocol:
         return CODECS[self.api]
 
     def read_output_cap(self, body: Mapping[str, Any]) -> int | None:
-        """Return the request's own limit on the tokens of the reply; None if it sets none."""
+        """Return the request's own limit on the tokens of the reply, or None if it sets none."""
         values = (_read_nested(body, name.split(".")) for name in self.cap_fields)
         return next((value for value in values if isinstance(value, int)), None)
 
@@ -161,7 +161,7 @@ class ServedModel:
     max_output: int | None = None
     """Maximum output tokens that a request may ask for; None means all that the window leaves."""
     shows: WindowField | None = None
-    """The field in which `GET /v1/models` states the window; None if it does not."""
+    """The field in which `GET /v1/models` states the window, or None if it does not."""
     cache_minimum: int | None = None
     """The shortest prefix that Claude's cache takes; None: as documented for the model's name."""
     errors_in_stream: bool = False

@@ -87,7 +87,7 @@ class ReplayRecorder:
 def price_call(
     model: str, use: CacheUse, output_tokens: int, *, timestamp: float
 ) -> tuple[Decimal | None, Decimal | None]:
-    """Return dollars for the prompt and for the output; None if a price is unknown."""
+    """Return dollars for the prompt and for the output, or None if a price is unknown."""
     prices = prices_for(
         model, time=datetime.fromtimestamp(timestamp, UTC), prompt_tokens=use.prompt
     )

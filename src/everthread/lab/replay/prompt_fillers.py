@@ -66,7 +66,7 @@ def complete_prompt(log: Log, calls: Sequence[PlannedCall], counter: TokenCounte
 
 
 def _find_lasting_tokens(usage: CanonicalUsage) -> int:
-    """Return how many tokens of the system prompt other sessions keep cached; 0 if the first call cannot tell."""
+    """Return how many tokens of the system prompt other sessions keep cached, or 0 if the first call cannot tell."""
     continues_session = usage.cache_read_tokens >= (1 - MIN_NEW_SHARE) * usage.prompt_tokens
     return 0 if continues_session else usage.cache_read_tokens
 

@@ -14,7 +14,7 @@ RECORDED_STRATEGY = "recorded"
 
 
 def price_recorded_calls(inputs: ReplayInputs) -> list[PlayedCall | None]:
-    """Return each call with its recorded usage and its price; None for a call without a recorded prompt."""
+    """Return each call with its recorded usage and its price, or None for a call without a recorded prompt."""
     priced_calls: list[PlayedCall | None] = []
     message_count = 0
     for call in inputs.calls:
@@ -64,7 +64,7 @@ def measure_agreement(
     recorded_calls: Sequence[PlayedCall | None],
     call_count: int,
 ) -> Agreement | None:
-    """Compare the first `call_count` predicted calls with the recorded ones; None if there is nothing to compare."""
+    """Compare the first `call_count` predicted calls with the recorded ones, or None if there is nothing to compare."""
     compared_predictions = []
     compared_records = []
     for predicted_call, recorded_call in zip(

@@ -28,7 +28,7 @@ class Recording:
     lasting_tokens: int
     """Tokens of the system prompt that stay cached when the conversation after them changes."""
     ttl: str | None
-    """The lifetime of Claude's cache that the client asked for; None if it wrote nothing to the cache."""
+    """The lifetime of Claude's cache that the client asked for, or None if it wrote nothing to the cache."""
     missed_call_indexes: frozenset[int]
     """Indexes of the calls that missed the cache although their prompt continued the previous one."""
     partly_missed_call_indexes: frozenset[int]
@@ -54,7 +54,7 @@ def read_recording(
     *,
     lasting_tokens: int,
 ) -> Recording | None:
-    """Read the recording; None if the first call states no prompt.
+    """Read the recording, or None if the first call states no prompt.
 
     `sizes` are the predicted prompt tokens of each call. `lasting_tokens` is a field of `Recording`.
     """

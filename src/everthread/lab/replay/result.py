@@ -34,7 +34,7 @@ class PlayedCall:
     use: CacheUse
     output_tokens: int
     input_cost: Decimal | None
-    """Dollars for the prompt; None if a price is unknown."""
+    """Dollars for the prompt, or None if a price is unknown."""
     output_cost: Decimal | None
     miss: Cause = ""
     missed_tokens: int = 0
@@ -55,7 +55,7 @@ class Agreement:
     prompt_predicted: int
     prompt_recorded: int
     input_predicted: float | None
-    """Dollars for the prompts; None if a price is unknown."""
+    """Dollars for the prompts, or None if a price is unknown."""
     input_recorded: float | None
 
     @property
@@ -191,7 +191,7 @@ class LogFigures:
     client: str
     """The program that wrote the log, in words: `Claude Code`."""
     began: float | None
-    """Seconds since 1970; None if the log has no times."""
+    """Seconds since 1970, or None if the log has no times."""
     ended: float | None
     own_compactions: int
     """Compactions that the client made itself."""
@@ -214,10 +214,10 @@ class Replay:
     engine: str = "compressor"
     notes: Sequence[str] = ()
     recorded_cost: float | None = None
-    """The dollars in the log; None if it does not state those of every call."""
+    """The dollars in the log, or None if it does not state those of every call."""
     seconds: float = 0.0
     log: LogFigures | None = None
-    """Facts about the recorded session; None if it was not a log of a known client."""
+    """Facts about the recorded session, or None if it was not a log of a known client."""
     agreement: Agreement | None = None
     """None if the log states no usage."""
 
@@ -236,7 +236,9 @@ class Replay:
         return min(len(other.calls), len(self.everthread.calls))
 
     def share_saved_against(self, other: StrategyResult) -> float | None:
-        """Return the share of the dollars that Everthread saves over the shared calls; None if a price is unknown."""
+        """Return the share of the dollars that Everthread saves over the shared calls, or None if a price is
+        unknown.
+        """
         count = self.count_shared_calls(other)
         our_cost = self.everthread.cost_of_first(count)
         other_cost = other.cost_of_first(count)
@@ -279,7 +281,7 @@ def _agreement_as_dict(agreement: Agreement) -> dict[str, Any]:
 
 
 def sum_costs(costs: Iterable[Decimal | None]) -> Decimal | None:
-    """Return the sum of the costs; None if any of them is unknown."""
+    """Return the sum of the costs, or None if any of them is unknown."""
     amount = Decimal(0)
     for cost in costs:
         if cost is None:

@@ -156,7 +156,7 @@ def _make_step_reporter(progress: ReportSteps | None, step_count: int) -> Callab
 
 
 def _sum_recorded_cost(inputs: ReplayInputs) -> float | None:
-    """Return the recorded cost of all calls; None if the cost of any call is unknown."""
+    """Return the recorded cost of all calls, or None if the cost of any call is unknown."""
     costs = [call.cost for call in inputs.calls if call.cost is not None]
     return sum(costs) if len(costs) == len(inputs.calls) else None
 

@@ -62,7 +62,7 @@ class UnstoredOutcome:
 
 
 class CallRecorder:
-    """Store the messages of one call, and then its answer, in the thread that they belong to."""
+    """Stores the messages of one call, and then its answer, in the thread that they belong to."""
 
     def __init__(
         self,

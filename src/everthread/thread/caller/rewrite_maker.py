@@ -111,7 +111,7 @@ class RewriteDraft:
 
 
 class RewriteMaker:
-    """Make rewrites with an engine, and store them."""
+    """Makes rewrites with an engine, and stores them."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ class FoundRewrite(NamedTuple):
 
 
 class RewriteFinder:
-    """Find the rewrites of callers' histories in the store.
+    """Finds the rewrites of callers' histories in the store.
 
     `engine_key`: identifies the engine and its options. A rewrite is used only with the engine that made it.
     """

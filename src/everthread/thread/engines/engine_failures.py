@@ -88,7 +88,7 @@ def check_compaction(engine: str, compaction: Any, count: int) -> None:
 
 
 def find_fault(compaction: Any, count: int) -> str:
-    """Return why a compaction of `count` messages is unusable; empty if it is usable."""
+    """Return why a compaction of `count` messages is unusable, or an empty string if it is usable."""
     if not isinstance(compaction, Compaction):
         return f"it is a {type(compaction).__name__}"
     if not compaction.changed:

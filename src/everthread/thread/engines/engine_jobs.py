@@ -103,7 +103,7 @@ class PausedPlan:
 
 
 class CompactionRunner:
-    """Run the compactions of callers' histories, in worker processes or threads."""
+    """Runs the compactions of callers' histories, in worker processes or threads."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class CompactionRunner:
             self._processes.call_soon(load_engine_code, setup)
 
     async def call_if_free(self, function: Callable[..., T], *values: Any) -> T | None:
-        """Call a function in an idle process and return its result; None if no process is idle or the call fails."""
+        """Call a function in an idle process and return its result, or None if no process is idle or the call fails."""
         return await self._processes.call_if_free(function, *values)
 
     async def close(self, seconds: float = 1.0) -> None:

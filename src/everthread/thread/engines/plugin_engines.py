@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class LoopSummarizer:
-    """Let an engine that runs in another thread use a summariser of this event loop.
+    """Lets an engine that runs in another thread use a summariser of this event loop.
 
     The journal needs no event loop, so it is written in the engine's thread.
     """

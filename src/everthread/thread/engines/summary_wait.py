@@ -37,7 +37,7 @@ def call_later(seconds: float, callback: Callable[[], None]) -> Timer:
 
 
 class SummaryWait:
-    """Call a summariser for the drafts of one compaction, and limit the wait for them.
+    """Calls a summariser for the drafts of one compaction, and limits the wait for them.
 
     Only time in which a model writes counts: the journal and the engine's own work are always waited for.
     """

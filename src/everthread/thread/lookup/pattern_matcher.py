@@ -49,7 +49,7 @@ class PatternMatcher:
         self._seconds = PATTERN_TIMEOUT_SECONDS
 
     def scan(self, texts: Sequence[str], snippet_chars: int) -> list[str]:
-        """Return the words around the first match in each text, without secrets; empty if nothing matches.
+        """Return the words around the first match in each text, without secrets, or an empty list if nothing matches.
 
         Return fewer results than `texts` if the time runs out. Raise `InputError` if a single text takes too long.
         """

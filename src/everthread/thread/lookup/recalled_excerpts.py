@@ -60,7 +60,7 @@ class VisibleThread:
 
 
 class ExcerptFinder:
-    """Find excerpts in a store for one call."""
+    """Finds excerpts in a store for one call."""
 
     def __init__(self, store: Store, options: RecallOptions, counter: TokenCounter) -> None:
         self._store = store
@@ -68,7 +68,7 @@ class ExcerptFinder:
         self._counter = counter
 
     def compute_max_tokens(self, size: PromptSize) -> int:
-        """Return the maximum tokens of excerpts beside a prompt; 0 if none are allowed."""
+        """Return the maximum tokens of excerpts beside a prompt, or 0 if none are allowed."""
         if not self._options.enabled:
             return 0
         max_tokens = min(
@@ -81,7 +81,7 @@ class ExcerptFinder:
     async def find(
         self, visible_thread: VisibleThread, max_tokens: int, listener: Listener
     ) -> list[Message]:
-        """Return the message to inject; empty if no message out of view matches and fits."""
+        """Return the message to inject, or an empty list if no message out of view matches and fits."""
         if not max_tokens or (visible_thread.is_complete and self._options.scope == "thread"):
             return []
         try:
@@ -158,7 +158,9 @@ class ExcerptFinder:
 
 
 def _read_new_arguments(bodies: Sequence[Message]) -> str:
-    """Return the arguments of the latest calls; empty if earlier parts of the turn contain all their words."""
+    """Return the arguments of the latest calls, or an empty string if earlier parts of the turn contain all their
+    words.
+    """
     latest_arguments = ""
     earlier_texts = []
     for body in reversed(bodies):

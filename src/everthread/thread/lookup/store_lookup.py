@@ -72,7 +72,7 @@ class StoreLookup:
         self.cache = cache or LookupCache()
 
     async def threads(self) -> list[str]:
-        """List the threads that are searched; empty if all threads of the tenant are."""
+        """List the threads that are searched, or an empty list if all threads of the tenant are."""
         if self.thread is None or self._reach == "all":
             return []
         return await self._list_related(self.thread)

@@ -50,7 +50,7 @@ async def _has_parents_title(store: Store, branch: Session) -> bool:
 
 
 def _title_from_words(messages: Sequence[StoredMessage]) -> str:
-    """Return the user's first words without secrets and headings; empty if there are none."""
+    """Return the user's first words without secrets and headings, or an empty string if there are none."""
     first_words = next(
         (first_words for message in messages if (first_words := user_text(message.body))),
         "",

@@ -48,7 +48,7 @@ _EXTRA_STORED_MESSAGES = 20
 
 
 class ThreadIndex:
-    """Find threads, and append to them."""
+    """Finds threads, and appends to them."""
 
     def __init__(self, store: Store, pending_links: PendingLinks) -> None:
         self.replaced_histories = ReplacedHistories(store)

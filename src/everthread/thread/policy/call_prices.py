@@ -32,7 +32,7 @@ class CallPrices:
         return self.quote_summary(1_000, 100) == 0
 
     def quote_summary(self, prompt_tokens: int, summary_tokens: int) -> float | None:
-        """Return the dollars for a summary; None if a price is unknown. It is free if the summariser quotes none."""
+        """Return the dollars for a summary, or None if a price is unknown. It is free if the summariser quotes none."""
         if not isinstance(self.summarizer, PricedSummarizer):
             return 0.0
         return self.summarizer.quote_price(prompt_tokens, summary_tokens)

@@ -25,7 +25,7 @@ class CompactionPause:
     ineffective_count: int = 0
     """Number of ineffective compactions in a row."""
     paused_at: float | None = None
-    """Time when the pause began; None if there is no pause."""
+    """Time when the pause began, or None if there is no pause."""
     paused_tokens: int = 0
     """Size of the prompt when the pause began."""
     unjudged_tokens_before: int = 0

@@ -48,11 +48,11 @@ class PolicyDecision:
     must_wait: bool = False
     """Whether the request must wait for the compaction."""
     cost_decision: CompactionDecision | None = None
-    """The decision by cost; None if economics are off or prices are unknown."""
+    """The decision by cost, or None if economics are off or prices are unknown."""
 
 
 class CompactionPolicy:
-    """Decide when to compact. The only side effect is that an expired pause is cleared."""
+    """Decides when to compact. The only side effect is that an expired pause is cleared."""
 
     def __init__(self, options: ContextOptions, wall_clock: Callable[[], float]) -> None:
         self.options = options
@@ -167,7 +167,9 @@ class CompactionPolicy:
         return learnt_usage.pause.is_active(size.tokens, self.wall_clock())
 
     def explain_cold_cache(self, learnt_usage: LearntUsage) -> str:
-        """Return the reason why the provider's cache does not hold the next prompt; empty if it may hold it."""
+        """Return the reason why the provider's cache does not hold the next prompt, or an empty string if it may hold
+        it.
+        """
         if learnt_usage.cache_change:
             return learnt_usage.cache_change
         now = self.wall_clock()
@@ -186,7 +188,7 @@ class CompactionPolicy:
     def weigh_costs(
         self, size: PromptSize, learnt_usage: LearntUsage, prices: CallPrices
     ) -> CompactionDecision | None:
-        """Return the cost and the saving of a compaction; None if economics are off or prices unknown."""
+        """Return the cost and the saving of a compaction, or None if economics are off or prices unknown."""
         rates = self._compute_rates(prices, size.tokens, learnt_usage)
         if rates is None:
             return None
@@ -195,7 +197,7 @@ class CompactionPolicy:
     def compute_miss_cost(
         self, size: PromptSize, learnt_usage: LearntUsage, prices: CallPrices
     ) -> float | None:
-        """Return the dollars lost if the provider's cache misses the next prompt; None if prices are unknown."""
+        """Return the dollars lost if the provider's cache misses the next prompt, or None if prices are unknown."""
         rates = self._compute_rates(prices, size.tokens, learnt_usage)
         if rates is None:
             return None

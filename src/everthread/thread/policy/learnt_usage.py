@@ -28,7 +28,7 @@ class LearntUsage:
     retry_above_tokens: int = 0
     """Prompt size below which no automatic compaction is made, because the last one did not help enough."""
     cache_change: str = ""
-    """Why the next request does not match the cache, unless the reason is time; empty if it matches."""
+    """Why the next request does not match the cache, unless the reason is time, or an empty string if it matches."""
     tokens_after_compaction: int = 0
     """Prompt tokens after the last compaction."""
     is_wait_reported: bool = False

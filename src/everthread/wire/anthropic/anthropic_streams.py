@@ -50,7 +50,7 @@ class _StreamedBlock:
 
 
 class AnthropicStreamDecoder:
-    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
+    """Decodes the events of one stream. `reply()` works at any time, even after the stream broke off.
 
     `model` is the requested name.
     """

@@ -18,7 +18,7 @@ from everthread.wire.sse import SseEvent, make_json_event, parse_event
 
 
 class GeminiStreamDecoder:
-    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
+    """Decodes the events of one stream. `reply()` works at any time, even after the stream broke off.
 
     `model` is the requested name.
     """

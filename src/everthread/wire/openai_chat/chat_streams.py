@@ -32,7 +32,7 @@ _CHUNK_ONLY_FIELDS = frozenset({"choices", "usage", "error", "object", "obfuscat
 
 
 class ChatStreamDecoder:
-    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
+    """Decodes the events of one stream. `reply()` works at any time, even after the stream broke off.
 
     `model` is the requested name.
     """

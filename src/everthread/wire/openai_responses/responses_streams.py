@@ -65,7 +65,7 @@ _STATUS_EVENTS = ("created", "queued", "in_progress", *_END_EVENTS)
 
 
 class ResponsesStreamDecoder:
-    """Decode the events of one stream; `reply()` works at any time, also after the stream broke off.
+    """Decodes the events of one stream. `reply()` works at any time, even after the stream broke off.
 
     `model` is the requested name.
     """

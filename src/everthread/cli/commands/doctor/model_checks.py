@@ -64,7 +64,7 @@ def check_model(config: Config) -> tuple[ModelChoice | None, CheckResult]:
 
 
 def find_missing_package(choice: ModelChoice) -> MissingPackageError | None:
-    """Return the error that a call to the model would raise because its SDK is not installed; None if it is."""
+    """Return the error that a call to the model would raise because its SDK is not installed, or None if it is."""
     try:
         require_sdk(choice.api)
     except MissingPackageError as error:
