@@ -246,7 +246,7 @@ async def _expand_contains(conversation: Conversation, expand_id: str, value: st
 async def _count_uncovered(conversation: Conversation) -> int:
     """Count the messages of the thread that are neither in the context nor covered by a node in the context."""
     nodes = {node.id: node for node in await conversation.store.state.list_nodes(conversation.id)}
-    shown_messages = await conversation.store.messages(conversation.session.id)
+    shown_messages = await conversation.store.list_messages(conversation.session.id)
     open_nodes = [
         node
         for stored_message in shown_messages
@@ -262,13 +262,13 @@ async def _count_uncovered(conversation: Conversation) -> int:
         open_nodes += node.sources if node.level else ()
         derived_ids |= set() if node.level else set(map(int, node.sources))
     for number in derived_ids:
-        stored_message = await conversation.store.message(number)
+        stored_message = await conversation.store.load_message(number)
         covered_ids.add(
             stored_message.id if stored_message.origin is None else stored_message.origin
         )
     # The first message may hold the summary besides its own words: it is in view under another id.
     words = "\n".join(text_of(stored_message.body) for stored_message in shown_messages)
-    history = await conversation.store.history(conversation.id)
+    history = await conversation.store.load_history(conversation.id)
     return sum(
         stored_message.id not in covered_ids and text_of(stored_message.body) not in words
         for stored_message in history

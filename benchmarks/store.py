@@ -153,7 +153,7 @@ async def measure_continuation(store: Store, backend: Backend) -> Row:
     full = backend.size()
     summary = " ".join(str(body["content"]) for body in CORPUS.messages(60, seed=1))
     for thread in threads:
-        ids = [message.id for message in await store.messages(thread)]
+        ids = [message.id for message in await store.list_messages(thread)]
         record = NewCompaction(covered=ids[4:-40], summary=summary)
         made = NewMessage({"role": "user", "content": summary}, "summary")
         kept: list[int | NewMessage] = [*ids[:4], made, *ids[-40:]]
@@ -199,11 +199,11 @@ async def load(store: Store, backend: Backend, thread: str, at: str) -> Row:
     pairs = []
     for _ in range(9):
         plain = await seconds(lambda: asyncio.to_thread(backend.read))
-        pairs.append((await seconds(lambda: store.messages(thread)), plain))
+        pairs.append((await seconds(lambda: store.list_messages(thread)), plain))
     taken, plain = (statistics.median(pair[way] for pair in pairs) for way in (0, 1))
     figure = f"{1000 * taken:.1f} ms, {taken / plain:.1f} × a plain select"
     return Row(
-        f"{backend.name}: load of a thread of {len(await store.messages(thread)):,} messages, {at}",
+        f"{backend.name}: load of a thread of {len(await store.list_messages(thread)):,} messages, {at}",
         figure,
     )
 

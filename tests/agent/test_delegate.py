@@ -74,7 +74,7 @@ async def test_a_subagent_works_in_a_child_session_and_only_its_answer_comes_bac
     child = next(s for s in await agents.store.list_sessions(kind="subagent"))
     assert child.parent == agent.conversation.session.id
     assert child.end_reason == "answered"
-    texts = [text_of(item.body) for item in await agents.store.history(child.id)]
+    texts = [text_of(item.body) for item in await agents.store.load_history(child.id)]
     assert texts[0] == "Look into the cellar.\n\nContext:\nThe light is broken."
     offered = [
         tool["function"]["name"] for tool in next(r for r in model.requests if is_sub(r)).tools
@@ -184,7 +184,7 @@ async def test_a_subagent_is_stopped_with_its_parent(agents: Agents) -> None:
     assert tool_results(agent) == [INTERRUPTED_CALL_TEXT]
     child = (await agents.store.list_sessions(kind="subagent"))[0]
     assert child.end_reason == "interrupted"
-    last = (await agents.store.history(child.id))[-1].body
+    last = (await agents.store.load_history(child.id))[-1].body
     assert last["content"] == INTERRUPTED_CALL_TEXT
 
 

@@ -42,7 +42,7 @@ async def test_stopping_while_tools_run_ends_them_and_says_so(
     assert not agent.is_busy
     assert (await agent.send("Something else.")).text == "Sorry. What instead?"
     assert has_valid_messages(agent)
-    assert INTERRUPTED_CALL_TEXT in str(await agents.store.history(agent.conversation.id))
+    assert INTERRUPTED_CALL_TEXT in str(await agents.store.load_history(agent.conversation.id))
 
 
 class HangingModel(ScriptedModel):
@@ -136,6 +136,6 @@ async def test_a_turn_stopped_anywhere_leaves_a_valid_history(
     assert again.conversation.messages == agent.conversation.messages, (
         "the context equals the stored context"
     )
-    history = [item.body for item in await agents.store.history(agent.conversation.id)]
+    history = [item.body for item in await agents.store.load_history(agent.conversation.id)]
     assert not validate_messages(history)
     assert sum(text_of(body) == "Stop here." for body in history) == 12

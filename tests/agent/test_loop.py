@@ -57,7 +57,8 @@ async def test_at_its_round_limit_a_turn_must_answer(agents: Agents) -> None:
     assert agents.events_of(TurnEnded)[0].reason == "max_rounds"
     assert "limit of 3 rounds" in str(model.requests[3].messages[-1]["content"])
     stored = [
-        str(item.body.get("content")) for item in await agents.store.history(agent.conversation.id)
+        str(item.body.get("content"))
+        for item in await agents.store.load_history(agent.conversation.id)
     ]
     assert not any("limit of 3 rounds" in text for text in stored), "the note is not stored"
     await agent.send("Go on.")
@@ -113,4 +114,4 @@ async def test_after_a_switch_events_and_tools_belong_to_the_new_conversation(
     await agent.send("Second.")
     assert seen == [first, other.id]
     assert agents.events_of(TurnEnded)[-1].session == other.id
-    assert len(await agents.store.history(first)) == 4
+    assert len(await agents.store.load_history(first)) == 4

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everthread.agent import MAX_MEMORY_CHARS, MAX_USER_CHARS
-from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
+from everthread.agent.memory import MemoryFiles, get_tenant_memory_folder
 from everthread.agent.system_prompt import SystemPrompt
 from everthread.core.messages import content_text
 from everthread.core.tokens import TokenCounter
@@ -99,10 +99,10 @@ async def test_concurrent_changes_are_all_stored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tenant", ["acme", "../../etc", "a/b", "", "..", "名前", "x" * 300])
 def test_a_tenant_has_a_folder_of_its_own_inside_the_home(tmp_path: Path, tenant: str) -> None:
-    folder = find_tenant_memory_folder(tmp_path, tenant)
+    folder = get_tenant_memory_folder(tmp_path, tenant)
     assert folder.resolve().is_relative_to(tmp_path.resolve() / "tenants")
     assert folder.resolve() != tmp_path.resolve() / "tenants"
-    assert find_tenant_memory_folder(tmp_path, "default") == tmp_path
+    assert get_tenant_memory_folder(tmp_path, "default") == tmp_path
 
 
 async def test_the_next_session_sees_what_the_model_stored(agents: Agents, home: Path) -> None:

@@ -63,7 +63,7 @@ async def test_summarised_messages_are_found_word_for_word(agents: Agents) -> No
     assert re.search(r"turn 2, \d{4}-\d\d-\d\d \d\d:\d\d UTC:\n", answer)
     number = re.findall(r"message:(\d+)", answer)[0]
     full_text = await ask(agent, id=f"message:{number}")
-    stored = await agents.store.message(int(number))
+    stored = await agents.store.load_message(int(number))
     assert text_of(stored.body)[:1_000] in full_text
 
 

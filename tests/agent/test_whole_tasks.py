@@ -229,7 +229,7 @@ def assert_last_request(last: ModelRequest, key: bytes) -> None:
 
 async def assert_store(agents: Agents, provider: Provider, agent: Agent) -> None:
     """Check that the store has every message once and accounts for every call."""
-    history = await agents.store.history(agent.conversation.id)
+    history = await agents.store.load_history(agent.conversation.id)
     bodies = [item.body for item in history]
     assert not any(is_summary(body) for body in bodies)
     called = [call.id for body in bodies for call in calls_of(body)]
@@ -242,9 +242,9 @@ async def assert_store(agents: Agents, provider: Provider, agent: Agent) -> None
         r.canonical_usage.total_tokens for r in provider.log
     )
     assert {record.status for record in provider.log} == {200}
-    records = await agents.store.compactions(agent.conversation.id)
+    records = await agents.store.list_compactions(agent.conversation.id)
     assert len(records) == len(agents.events_of(CompactionDone))
-    sessions = await agents.store.thread_sessions(agent.conversation.id)
+    sessions = await agents.store.list_thread_sessions(agent.conversation.id)
     assert [session.kind for session in sessions] == [
         "main",
         *["continuation"] * len(records),
@@ -331,5 +331,5 @@ async def test_any_command_output_lets_the_turn_continue(
     assert "1 s" in results[3]
     assert "sk-very-secret" not in results[4]
     assert "3" in results[5].split("\n")[0]
-    stored = await agents.store.history(agent.conversation.id)
+    stored = await agents.store.load_history(agent.conversation.id)
     assert len(stored) == 3 + len(wanted)

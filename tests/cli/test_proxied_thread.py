@@ -130,7 +130,7 @@ def stored_texts(run_on_store: RunOnStore, thread: str, count: int) -> list[str]
     """Return the texts of a thread once the store has this many messages of it."""
 
     async def read(store: Store) -> list[str]:
-        while len(messages := await store.history(thread)) < count:  # noqa: ASYNC110
+        while len(messages := await store.load_history(thread)) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         return [text_of(message.body) for message in messages]
 

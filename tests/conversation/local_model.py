@@ -49,7 +49,7 @@ async def pass_the_window(folder: Path, file: Path, *, window: int, api: Api) ->
         assert len(watch.of(CompactionDone)) >= 2, "it passed its window several times"
         assert max(cached_tokens) > window // 10, "the server read its own cache"
         assert not watch.broken
-        assert len(await store.history(thread or "")) == 2 * len(cached_tokens)
+        assert len(await store.load_history(thread or "")) == 2 * len(cached_tokens)
         return len(watch.of(CompactionDone))
     finally:
         await model.aclose()
@@ -89,7 +89,7 @@ async def overflow_for_real(folder: Path, file: Path, *, window: int) -> int:
             resume=thread,
         )
         assert again.window == window, "what was learnt outlives the conversation"
-        assert len(await store.history(thread)) == 2 * turns
+        assert len(await store.load_history(thread)) == 2 * turns
         await again.close()
         return conversation.window
     finally:

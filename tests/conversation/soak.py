@@ -143,7 +143,7 @@ async def soak(folder: Path, *, seed: int, turns: int, window: int = 16_000) -> 
 
 async def compare(conversations: HttpConversations, soak: Soak) -> None:
     """Compare the store with the log: nothing lost or doubled, every request valid, every token accounted for."""
-    history = await conversations.store.history(soak.thread)
+    history = await conversations.store.load_history(soak.thread)
     stored_texts = Counter(text_of(item.body) for item in history if item.body["role"] == "user")
     expected_texts = Counter(_as_sent(text, stored_texts) for text in soak.said)
     assert expected_texts == stored_texts, (

@@ -52,7 +52,7 @@ async def assert_stored(
     With `reached`, a question that did not reach the model may be missing: it was cancelled before it was stored.
     """
     history = [
-        text_of(message.body) for message in await conversations.store.history(conversation.id)
+        text_of(message.body) for message in await conversations.store.load_history(conversation.id)
     ]
     stored_questions = [text for text in history if text.startswith("Turn")]
     assert stored_questions == [

@@ -87,12 +87,12 @@ async def test_the_threshold_triggers_a_compaction_and_the_thread_continues(
         await conversation.send(make_text(250))
     assert conversation.id == first
     assert conversation.session.parent == first
-    (record,) = await conversations.store.compactions(conversation.id)
+    (record,) = await conversations.store.list_compactions(conversation.id)
     assert record.record.author == "journal"
     assert record.record.covered
-    assert (await conversations.store.session(first)).end_reason == "compression"
+    assert (await conversations.store.load_session(first)).end_reason == "compression"
     assert find_note(conversation.session.system)
-    kinds = [item.kind for item in await conversations.store.messages(conversation.session.id)]
+    kinds = [item.kind for item in await conversations.store.list_messages(conversation.session.id)]
     assert kinds.count("summary") == 1
 
 
@@ -173,7 +173,9 @@ async def test_a_prepared_summary_is_discarded_if_its_messages_changed(
         await conversation.send(make_text(250))
     undone = asyncio.create_task(conversation.undo())
     await undone
-    assert len(await conversations.store.history(conversation.id)) == len(conversation.messages)
+    assert len(await conversations.store.load_history(conversation.id)) == len(
+        conversation.messages
+    )
     slow.released.set()
     await conversation.send("Go on.")
     assert conversation.messages[-2]["content"] == "Go on."
@@ -229,7 +231,7 @@ async def test_compresses_with_a_focus_and_undoes_it(conversations: Conversation
     assert compaction.changed
     assert compaction.tokens_after < compaction.tokens_before
     assert conversations.compactions[0].reason == "manual"
-    (record,) = await conversations.store.compactions(conversation.id)
+    (record,) = await conversations.store.list_compactions(conversation.id)
     assert record.record.focus == "topic 3"
     await conversation.undo()
     assert conversation.messages == before
@@ -434,7 +436,8 @@ async def test_keeps_a_message_of_another_process_during_a_compaction(
     assert texts.count("meanwhile") == 1
     assert texts[-2:] == ["meanwhile", "b"]
     stored_texts = [
-        str(item.body["content"]) for item in await conversations.store.history(conversation.id)
+        str(item.body["content"])
+        for item in await conversations.store.load_history(conversation.id)
     ]
     assert stored_texts.count("meanwhile") == 1
 

@@ -39,7 +39,7 @@ async def test_a_message_is_answered_stored_and_accounted_for(
     assert answer.text == "Hello!"
     assert answer.stop == "stop"
     assert model.requests[0].system == SYSTEM
-    stored = await conversations.store.messages(conversation.session.id)
+    stored = await conversations.store.list_messages(conversation.session.id)
     assert [(item.body["role"], item.body["content"]) for item in stored] == [
         ("user", "Hi"),
         ("assistant", "Hello!"),
@@ -117,7 +117,7 @@ async def test_injected_text_is_sent_once_and_never_stored(
     await conversation.send("two")
     assert "weather" in str(model.requests[0].messages[-1])
     assert "weather" not in str(model.requests[1].messages)
-    assert "weather" not in str(await conversations.store.history(conversation.id))
+    assert "weather" not in str(await conversations.store.load_history(conversation.id))
 
 
 async def test_an_interrupted_stream_is_kept_and_accounted_for(
@@ -130,7 +130,7 @@ async def test_an_interrupted_stream_is_kept_and_accounted_for(
         if isinstance(piece, StreamDelta) and piece.text.startswith("two"):
             break
     await stream.aclose()
-    stored = await conversations.store.messages(conversation.session.id)
+    stored = await conversations.store.list_messages(conversation.session.id)
     assert stored[-1].body["content"] == f"one two \n\n{INTERRUPTED_ANSWER_TEXT}"
     (usage,) = await conversations.store.usage.list_usage(conversation.id)
     assert usage.estimated
@@ -157,7 +157,7 @@ async def test_usage_of_a_broken_call_is_accounted_for(
         await conversation.send("Hi")
     (spent,) = await conversations.store.usage.list_usage(conversation.id)
     assert spent.usage.prompt_tokens == 70
-    assert len(await conversations.store.messages(conversation.session.id)) == 1, (
+    assert len(await conversations.store.list_messages(conversation.session.id)) == 1, (
         "the user's message is safe"
     )
 

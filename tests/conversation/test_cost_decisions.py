@@ -128,7 +128,7 @@ async def test_after_a_pause_the_history_is_compacted_below_the_threshold(
     assert done.reason == "cold-cache"
     assert done.tokens_before < conversation.threshold
     assert "the cache is cold: 301 s passed" in done.decision
-    (record,) = await conversations.store.compactions(conversation.id)
+    (record,) = await conversations.store.list_compactions(conversation.id)
     assert record.record.figures["decision"] == done.decision
     (plan,) = conversations.events(Planned)
     assert plan.timing == "now"

@@ -54,7 +54,7 @@ async def send_past_threshold(conversations: Conversations, **settings: Any) -> 
     model = ScriptedModel(lambda _: f"Noted. {make_text(200)}", window=16_000)
     conversation = await conversations.open(model, protect_last_n=2, **settings)
     await send_texts(conversation, TURNS, 800, "account")
-    assert len(await conversations.store.history(conversation.id)) == 2 * TURNS
+    assert len(await conversations.store.load_history(conversation.id)) == 2 * TURNS
     return conversation
 
 

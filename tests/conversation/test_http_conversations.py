@@ -66,7 +66,7 @@ async def test_a_conversation_passes_its_window_several_times(
     assert {record.status for record in conversations.provider.log} == {200}, (
         "nothing ever overflowed"
     )
-    assert len(await conversations.store.history(conversation.id)) == 72
+    assert len(await conversations.store.load_history(conversation.id)) == 72
     usage = await conversations.store.usage.list_usage(conversation.id)
     reported_tokens = [record.canonical_usage.total_tokens for record in conversations.provider.log]
     assert sum(item.usage.total_tokens for item in usage) == sum(reported_tokens), (
@@ -154,7 +154,7 @@ async def test_resumes_the_tip_beside_subagents_and_branches(
     assert tip == conversation.session.id
     assert await conversations.store.get_compression_tip(child.id) == child.session.id
     assert await conversations.store.get_compression_tip(branch.id) == branch.session.id
-    middle = (await conversations.store.session(tip)).parent
+    middle = (await conversations.store.load_session(tip)).parent
     assert middle is not None
     again = await conversations.open("gpt-4o", resume=middle, summarizer="journal")
     assert again.session.id == tip
@@ -184,9 +184,9 @@ async def test_an_auxiliary_model_with_a_tiny_window_sees_everything(
     summarised_text = " ".join(
         str(call.messages) for call in conversations.summary_calls() if call.model == "tiny"
     )
-    covered = (await conversations.store.compactions(conversation.id))[0].record.covered
+    covered = (await conversations.store.list_compactions(conversation.id))[0].record.covered
     for message_id in covered:
-        body = (await conversations.store.message(message_id)).body
+        body = (await conversations.store.load_message(message_id)).body
         if body["role"] == "user":
             assert text_of(body)[:30].split(".")[0] in summarised_text
     assert all(item.status == 200 for item in conversations.provider.log if item.model == "tiny")
@@ -283,6 +283,6 @@ async def test_a_message_larger_than_the_window_is_cut_and_the_rest_kept(
     stored_output = conversations.events(OutputStored)[-1]
     assert stored_output.output in shortened_text
     assert (await conversations.store.outputs.load_output(stored_output.output))[:200] in large
-    history = await conversations.store.history(conversation.id)
+    history = await conversations.store.load_history(conversation.id)
     assert text_of(history[2 * turns].body) == large
     assert (await conversation.send("And now?")).text == "Counted."

@@ -19,10 +19,10 @@ CHILD = Path(__file__).with_name("killed_process.py")
 async def read_after_restart(folder: Path) -> tuple[str, int]:
     """Return the state found after a restart, and the recorded usage."""
     async with open_conversations(folder) as conversations:
-        tip = await conversations.store.session(
+        tip = await conversations.store.load_session(
             await conversations.store.get_compression_tip(THREAD)
         )
-        history = await conversations.store.history(THREAD)
+        history = await conversations.store.load_history(THREAD)
         assert [item.body["role"] for item in history] == [
             "user",
             "assistant",
@@ -30,7 +30,7 @@ async def read_after_restart(folder: Path) -> tuple[str, int]:
             *["assistant", "user"] * 5,
             "assistant",
         ]
-        records = await conversations.store.compactions(THREAD)
+        records = await conversations.store.list_compactions(THREAD)
         model = ScriptedModel(["on we go"], window=16_000)
         conversation = await conversations.open(model, resume=THREAD)
         assert (await conversation.send("Where were we?")).text == "on we go"

@@ -164,7 +164,7 @@ async def test_a_tool_in_use_stays_and_one_that_is_asked_for_comes_back(
     assert {"payroll_tool", "telephone_tool", "warehouse_tool"} <= set(change.returned_names)
     await send_until_compacted(resumed, "flight calendar")
     assert "payroll_tool" in offered_names(scripted.requests[-1])
-    record = (await resumed.store.compactions(resumed.id))[-1].record
+    record = (await resumed.store.list_compactions(resumed.id))[-1].record
     assert record.figures["tools_left_out"] == list(resumed.toolbox.left_out)
 
 

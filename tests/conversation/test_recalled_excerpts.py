@@ -85,7 +85,7 @@ async def test_compacted_messages_are_added_only_to_the_call_that_asks_for_them(
     conversations: Conversations,
 ) -> None:
     conversation, sent = await open_compacted(conversations, FACT)
-    fact = (await conversations.store.history(conversation.session.id))[2]
+    fact = (await conversations.store.load_history(conversation.session.id))[2]
     await conversation.send(ASKED)
     await conversation.send("Thank you, that will do.")
     assert FACT in injected_texts(sent[0])[-1]
@@ -97,7 +97,7 @@ async def test_compacted_messages_are_added_only_to_the_call_that_asks_for_them(
     (event,) = conversations.events(Recalled)
     assert f"message:{fact.id}" in event.cited
     assert 0 < event.tokens <= RecallOptions().max_tokens
-    history = await conversations.store.history(conversation.session.id)
+    history = await conversations.store.load_history(conversation.session.id)
     assert not any("Recalled for this answer" in text_of(item.body) for item in history), (
         "never stored"
     )

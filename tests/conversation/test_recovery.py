@@ -159,7 +159,7 @@ async def test_gives_up_after_three_stronger_attempts(
     sizes = [sum(len(str(m)) for m in request.messages) for request in model.requests]
     assert sizes == sorted(sizes, reverse=True)
     assert str(conversation.messages[-1]["content"]) == "My question."
-    assert len(await conversations.store.history(conversation.id)) == 41
+    assert len(await conversations.store.load_history(conversation.id)) == 41
 
 
 async def test_compacts_if_fewer_than_256_tokens_are_left_for_the_answer(
@@ -204,7 +204,7 @@ async def test_drops_images_and_large_results_if_a_request_has_too_many_bytes(
     assert "output:" in str(sent)
     assert not validate_messages(sent, api="openai")
     assert "What is this?" in str(sent)
-    assert big in str(await conversations.store.history(conversation.id))
+    assert big in str(await conversations.store.load_history(conversation.id))
 
 
 @pytest.mark.parametrize("status", [429, 500, 401])

@@ -47,7 +47,7 @@ async def test_two_conversations_compact_append_and_undo_concurrently(
     await first.undo()
     await second.send("Turn after it was taken back")
     await first.send("Turn at the end")
-    stored_texts = [text_of(message.body) for message in await store.history(first.id)]
+    stored_texts = [text_of(message.body) for message in await store.load_history(first.id)]
     questions += ["Turn in between", "Turn of the first", "Turn of the second"]
     questions += ["Turn after it was taken back", "Turn at the end"]
     assert [text for text in stored_texts if text.startswith("Turn")] == questions

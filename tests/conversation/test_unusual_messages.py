@@ -79,7 +79,7 @@ async def test_rejects_an_invalid_message_and_stores_nothing(
         await conversation.send(given)
     with pytest.raises(InputError, match="nothing to send"):
         await conversation.prepare()
-    assert await conversations.store.messages(conversation.session.id) == []
+    assert await conversations.store.list_messages(conversation.session.id) == []
 
 
 async def test_send_without_a_model_stores_nothing(

@@ -248,7 +248,7 @@ async def make_thread(
 async def compact_thread(store: Store, thread: str, *, keep: int = 6) -> str:
     """Compact as an engine does: keep the first two and the last messages, and summarise the others."""
     tip = await store.get_compression_tip(thread)
-    messages = await store.messages(tip)
+    messages = await store.list_messages(tip)
     middle = [message for message in messages[2:-keep] if message.kind == "message"]
     context: list[int | NewMessage] = [message.id for message in messages[:2]]
     context.append(NewMessage({"role": "user", "content": SUMMARY}, "summary", tokens=200))

@@ -45,4 +45,4 @@ async def send_and_record(
 
 
 async def stored_texts(store: Store, thread: str) -> list[str]:
-    return [text_of(message.body) for message in await store.history(thread)]
+    return [text_of(message.body) for message in await store.load_history(thread)]

@@ -84,7 +84,7 @@ class Gateways:
 
         The gateway stores an answer after its client has it.
         """
-        while len(messages := await self.store.history(thread)) < count:  # noqa: ASYNC110
+        while len(messages := await self.store.load_history(thread)) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         return [text_of(message.body) for message in messages]
 

@@ -60,7 +60,7 @@ async def load_histories(store: Store) -> Threads:
     histories: Threads = {}
     while rows := await store.list_threads(limit=100, offset=len(histories)):
         for row in rows:
-            stored = await store.history(row.first.id)
+            stored = await store.load_history(row.first.id)
             histories[row.first.thread] = [
                 (item.body["role"], text_of(item.body)) for item in stored
             ]
@@ -105,7 +105,7 @@ async def find_problems(
 async def count_compactions(store: Store) -> int:
     count = 0
     for thread in await load_histories(store):
-        count += len(await store.compactions(thread))
+        count += len(await store.list_compactions(thread))
     return count
 
 

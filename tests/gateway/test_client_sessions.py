@@ -83,12 +83,12 @@ async def test_recall_finds_messages_from_before_the_clients_compaction(
         )
         after = await session.say(f"{opening}\nSummary:\n{SUMMARY}\n\nGo on with the report.")
         assert after != before
-        stored = await gateways.store.session(after)
+        stored = await gateways.store.load_session(after)
         assert stored.kind == "branch"
         assert stored.parent == before
         assert await session.say("Where is the key?") == after
         assert "blue amphora" in str(session.messages[-1]["content"])
-        history = [text_of(message.body) for message in await gateways.store.history(after)]
+        history = [text_of(message.body) for message in await gateways.store.load_history(after)]
         assert history[0] == SECRET_PLACE
         other = await gateways.start("none", key=None)
         later_session = open_session(http, other)
@@ -111,7 +111,7 @@ async def test_continues_after_a_compaction_of_the_gateway_and_of_the_client(
         url = await gateways.start("none", key=None, settings=settings)
         session = open_session(http, url)
         before = await session.say(f"{SECRET_PLACE} {FILLER * 100}")
-        while not await gateways.store.compactions(before):
+        while not await gateways.store.list_compactions(before):
             assert await session.say("Read on. " + FILLER * 100) == before
         await session.say("Your task is to create a detailed summary of the conversation so far.")
         session.messages = []
@@ -119,9 +119,9 @@ async def test_continues_after_a_compaction_of_the_gateway_and_of_the_client(
             "This session is being continued from a previous conversation that ran out of context.\n"
             f"Summary:\n{SUMMARY}\n\nGo on with the report."
         )
-        stored = await gateways.store.session(after)
+        stored = await gateways.store.load_session(after)
         assert stored.parent is not None
-        assert before in await gateways.store.family(after)
+        assert before in await gateways.store.list_family(after)
         assert await session.say("Where is the key?") == after
         assert "blue amphora" in str(session.messages[-1]["content"])
 
@@ -137,7 +137,7 @@ async def test_another_conversation_of_the_session_is_not_its_continuation(
         "Write a poem about the sea in four lines, with a lighthouse, two gulls, some fog in the morning and a "
         "boat that comes home late, and let the last line rhyme with the first one, if that is no effort."
     )
-    stored_session = await gateways.store.session(thread)
+    stored_session = await gateways.store.load_session(thread)
     assert stored_session.parent is None
 
 
@@ -187,7 +187,7 @@ async def test_a_client_that_drops_one_of_two_parallel_calls_recalls_its_result(
         ]
         branch = await session.say("Go on. " + FILLER * 100)
         assert branch != before
-        assert before in await gateways.store.family(branch)
+        assert before in await gateways.store.list_family(branch)
         for _ in range(8):
             assert await session.say("Go on. " + FILLER * 100) == branch
         await session.say("Where is the key?")

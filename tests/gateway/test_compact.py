@@ -30,7 +30,7 @@ async def test_returns_a_smaller_conversation_with_a_receipt(
     assert result["receipt"]["tokens_after"] < result["receipt"]["tokens_before"]
     assert len(result[field]) < len(client.messages)
     assert result[field][-1] == client.messages[-1]
-    history = await gateways.store.history(result["handle"])
+    history = await gateways.store.load_history(result["handle"])
     assert len(history) == len(client.messages)
     assert not gateways.provider.log, "no provider is asked"
     uncompacted = await http.post(f"{url}/v1/compact", json={**client.body(), "window": 900_000})

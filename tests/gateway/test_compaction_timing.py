@@ -84,7 +84,7 @@ async def test_after_a_long_pause_compacts_below_the_threshold(
     assert "the cache is cold: 310 s passed" in late.sent.headers["x-everthread-plan"]
     tokens = tokens_of(late.sent)
     assert tokens.after < tokens.before < managers_with_provider.window / 2
-    (record,) = await managers_with_provider.store.compactions(thread_of(late.sent))
+    (record,) = await managers_with_provider.store.list_compactions(thread_of(late.sent))
     assert record.record.reason == "cold-cache"
     assert record.record.figures["decision"] == late.sent.headers["x-everthread-plan"]
 
@@ -161,7 +161,7 @@ async def test_an_idle_thread_is_compacted_before_its_cache_expires(
     client.add_user_message("Back again.")
     late = await managers_with_provider.send(manager, client)
     assert late.sent.headers["x-everthread-compactions"] == "1"
-    (record,) = await managers_with_provider.store.compactions(thread_of(late.sent))
+    (record,) = await managers_with_provider.store.list_compactions(thread_of(late.sent))
     assert record.record.reason == "idle"
 
 

@@ -266,7 +266,7 @@ async def test_shows_and_undoes_a_compaction(
             follow_redirects=True,
         )
         assert "The compaction was undone" in undone.visible_text
-        session = await dashboard.store.session(thread)
+        session = await dashboard.store.load_session(thread)
         assert session.is_live
         response = await logged_in_browser.post(
             f"/dashboard/threads/{thread}/undo", page.form("/undo")
@@ -279,7 +279,7 @@ async def test_shows_and_undoes_a_compaction(
         )
         assert branched.status == 303
         branch = branched.headers["location"].split("/")[-1].split("?")[0]
-        session = await dashboard.store.session(branch)
+        session = await dashboard.store.load_session(branch)
         assert session.kind == "branch"
         response = await logged_in_browser.get(branched.headers["location"])
         assert "the new branch" in response.visible_text
@@ -314,7 +314,7 @@ async def test_pins_texts_and_messages(
     pins = await dashboard.store.state.list_pins(thread)
     texts = [pin.text for pin in pins]
     assert texts == ["Never touch the audit log."]
-    first = (await dashboard.store.history(thread, limit=1))[0]
+    first = (await dashboard.store.load_history(thread, limit=1))[0]
     page = await logged_in_browser.get(f"/dashboard/threads/{thread}/messages/{first.id}")
     response = await logged_in_browser.post(path, page.form("/pin"))
     assert response.status == 303
@@ -440,7 +440,7 @@ async def test_lists_branches_under_their_conversation(
     dashboard: ServedDashboard, logged_in_browser: Browser
 ) -> None:
     thread = await make_thread(dashboard.store, turns=2, title="The `ledger` work")
-    first = (await dashboard.store.history(thread))[1]
+    first = (await dashboard.store.load_history(thread))[1]
     branch = await dashboard.store.branch(thread, first.id)
     twig = await dashboard.store.branch(branch.id, first.id)
     page = await logged_in_browser.get("/")

@@ -48,7 +48,7 @@ async def test_sends_the_full_history_after_undo_until_the_next_compaction(
             assert FACT in json.dumps(conversation.body_sent())
         second_undo = await http.post(f"{conversation.url}/api/threads/{thread}/undo", json={})
         assert second_undo.status_code >= 400, "there is nothing left to take back"
-        records = await conversation.gateways.store.compactions(thread)
+        records = await conversation.gateways.store.list_compactions(thread)
         assert [record.reverted_at is not None for record in records] == [True]
         await conversation.ask(
             f"Much more: {'the ledger was settled and compared with its receipt. ' * 400}"
@@ -96,14 +96,14 @@ async def test_stores_and_shows_failures_that_were_passed_through(
 async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path) as dashboard:
         thread = await make_thread(dashboard.store, turns=4)
-        history_before = await dashboard.store.history(thread)
+        history_before = await dashboard.store.load_history(thread)
         first = Rewrite(
             "default",
             "chat compressor",
             digest="digest",
             strength=0,
             replaced_count=8,
-            loose_digest="skeleton",
+            loose_digest="loose",
             results="",
             thread=thread,
             replacement=b'{"role":"user"}',
@@ -124,7 +124,7 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
             digest="",
         )
         await dashboard.store.client_histories.commit_rewrite(compaction)
-        [record] = await dashboard.store.compactions(thread)
+        [record] = await dashboard.store.list_compactions(thread)
         logged_in_browser = await dashboard.browser().log_in()
         page = await logged_in_browser.get(f"/dashboard/threads/{thread}/compactions/{record.id}")
         response = await logged_in_browser.post(
@@ -137,10 +137,10 @@ async def test_undoes_a_compaction_from_its_page(tmp_path: Path) -> None:
             "default",
             ["chat compressor"],
             digests=["digest"],
-            loose_digests=["skeleton"] * len(history_before),
+            loose_digests=["loose"] * len(history_before),
         )
         assert matches == [([], [])]
-        history = await dashboard.store.history(thread)
+        history = await dashboard.store.load_history(thread)
         ids = [one.id for one in history]
         assert ids == [one.id for one in history_before]
         undone_page = await logged_in_browser.get(

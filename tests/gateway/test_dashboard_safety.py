@@ -128,7 +128,7 @@ async def test_hides_secrets_and_logs_each_reveal(
             await logged_in_browser.get("/?q=OPENAI_API_KEY"),
         ]:
             assert SECRET[:20] not in page.text
-        message = (await dashboard.store.history(thread, limit=1))[0]
+        message = (await dashboard.store.load_history(thread, limit=1))[0]
         path = f"/dashboard/threads/{thread}/messages/{message.id}"
         hidden = await logged_in_browser.get(path)
         assert "[REDACTED]" in hidden.visible_text
@@ -172,7 +172,7 @@ async def test_refuses_every_page_without_a_login(tmp_path: Path, auth: Any) -> 
     async with open_dashboard(tmp_path, auth=auth) as dashboard:
         visitor = dashboard.browser()
         thread = await make_thread(dashboard.store, title="Confidential")
-        first = (await dashboard.store.history(thread, limit=1))[0]
+        first = (await dashboard.store.load_history(thread, limit=1))[0]
         paths = [
             "/?q=ledger",
             "/dashboard/overview",
@@ -210,8 +210,8 @@ async def test_a_key_shows_its_tenant_until_it_is_revoked(
         listed = await visitor.get("/")
         assert listed.links("/dashboard/threads/") == [f"/dashboard/threads/{ours}"]
         csrf = listed.form("/logout")
-        first = (await dashboard.store.history(theirs, limit=1))[0]
-        record = (await dashboard.store.compactions(theirs))[0]
+        first = (await dashboard.store.load_history(theirs, limit=1))[0]
+        record = (await dashboard.store.list_compactions(theirs))[0]
         for path in (
             f"/dashboard/threads/{theirs}",
             f"/dashboard/threads/{theirs}/compactions/{record.id}",
@@ -358,7 +358,7 @@ async def test_pages_stay_small_for_a_very_large_thread(
     assert max(len(page.text.encode()) for page in pages) <= PAGES
     first = await logged_in_browser.get(f"/dashboard/threads/{thread}?page=1")
     assert "page 1 of 67" in first.visible_text
-    last = (await dashboard.store.history(thread, start=2_000, limit=1))[0]
+    last = (await dashboard.store.load_history(thread, start=2_000, limit=1))[0]
     last_part = await logged_in_browser.get(
         f"/dashboard/threads/{thread}/messages/{last.id}?start=900000"
     )

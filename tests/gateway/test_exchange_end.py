@@ -38,7 +38,7 @@ class BrokenExchange(Exchange):
         self.status = 200
         return SimpleNamespace(status_code=200, headers={}, pieces=iter_nothing)
 
-    async def relay(self, answer: Answer) -> None:
+    async def relay(self, answer: Answer, make_own_headers: Any = None) -> None:
         pass
 
     async def close(self) -> None:

@@ -71,10 +71,10 @@ async def test_stores_a_request_before_its_long_answer_ends(
     turn = await begin_turn(manager, client)
     assert isinstance(turn, ForwardedHandler)
     async with asyncio.timeout(60):
-        while len(await managers.store.history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
+        while len(await managers.store.load_history(first.thread)) < 3:  # noqa: ASYNC110 - the store has no event
             await asyncio.sleep(0.05)
     await turn.record(answer_outcome(client))
-    history = await managers.store.history(first.thread)
+    history = await managers.store.load_history(first.thread)
     assert len(history) == 4
 
 

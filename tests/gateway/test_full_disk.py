@@ -65,7 +65,7 @@ async def until_stored(home: Path, thread: str, texts: list[str]) -> None:
     """Until the store holds it: an answer is written down after the client has it."""
     store = open_store(home / "everthread.db")
     try:
-        while texts_of(await store.history(thread)) != texts:  # noqa: ASYNC110 - another process writes it
+        while texts_of(await store.load_history(thread)) != texts:  # noqa: ASYNC110 - another process writes it
             await asyncio.sleep(0.05)
     finally:
         await store.close()
@@ -118,7 +118,7 @@ async def test_reports_requests_that_a_full_disk_did_not_store(tmp_path: Path) -
         check = await store.check()
         assert check.problems == ()
         statuses = {
-            row.first.id: texts_of(await store.history(row.first.id))
+            row.first.id: texts_of(await store.load_history(row.first.id))
             for row in await store.list_threads()
         }
     finally:

@@ -146,7 +146,7 @@ class GeminiConversation:
 async def stored_history(gateways: Gateways, thread: str, count: int) -> Any:
     """Wait until the thread has this many messages: the last answer is stored after the client has it."""
     async with asyncio.timeout(30):
-        while len(history := await gateways.store.history(thread)) < count:  # noqa: ASYNC110 - the store has no event for it
+        while len(history := await gateways.store.load_history(thread)) < count:  # noqa: ASYNC110 - the store has no event for it
             await asyncio.sleep(0.02)
     return history
 

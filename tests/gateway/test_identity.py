@@ -179,9 +179,9 @@ async def test_tenants_and_client_sessions_share_no_thread(
     first = await ask(manager, one, "Hi")
     second = await ask(manager, two, "Hi")
     assert thread_of(first) != thread_of(second)
-    session = await managers.store.session(thread_of(second))
+    session = await managers.store.load_session(thread_of(second))
     assert session.tenant == two.tenant
-    assert await managers.store.family(session.thread) == [session.thread]
+    assert await managers.store.list_family(session.thread) == [session.thread]
 
 
 async def test_a_named_session_is_one_thread_whatever_it_sends(
@@ -326,7 +326,7 @@ async def test_interleaved_conversations_never_mix(seed: int) -> None:
                     question=f"Last words of {index}",
                     text="Bye.",
                 )
-                session = await managers.store.session(thread_of(sent))
+                session = await managers.store.load_session(thread_of(sent))
                 assert session.tenant == client.tenant
                 expected = [str(message["content"]) for message in client.messages]
                 texts = await stored_texts(managers.store, thread_of(sent))

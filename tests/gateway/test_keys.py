@@ -162,7 +162,7 @@ async def test_tenants_never_see_each_others_threads(tmp_path: Path) -> None:
         anns_key = await gateways.create_key("ann")
         bobs_key = await gateways.create_key("bob")
         thread, history = await talk_until_compacted(gateways, url, anns_key)
-        before = [message.body for message in await gateways.store.history(thread)]
+        before = [message.body for message in await gateways.store.load_history(thread)]
 
         raw = await ask_for_headers(
             gateways,
@@ -185,13 +185,13 @@ async def test_tenants_never_see_each_others_threads(tmp_path: Path) -> None:
             gateways, url, second_key, messages=HELLO, extra_headers=headers
         )
         assert raw.headers["x-everthread-thread"] == thread, "the owner names the thread itself"
-        after = [message.body for message in await gateways.store.history(thread)]
+        after = [message.body for message in await gateways.store.load_history(thread)]
         assert after[: len(before)] == before
         for tenant in ("ann", "bob"):
             hits = await gateways.store.search(SearchQuery("zebrafish", tenant=tenant))
             assert hits
             for hit in hits:
-                session = await gateways.store.session(hit.session)
+                session = await gateways.store.load_session(hit.session)
                 assert session.tenant == tenant
         assert not await gateways.store.search(SearchQuery("zebrafish", tenant="default"))
 

@@ -126,12 +126,12 @@ async def test_stores_every_message_once(
         turns=range(8),
     )
     thread = thread_of(exchanges[0].sent)
-    stored = [message.body for message in await managers_with_provider.store.history(thread)]
+    stored = [message.body for message in await managers_with_provider.store.load_history(thread)]
     sent = CODECS[api].decode_messages(client.messages, model=NAMES[api])
     assert [(body["role"], text_of(body)) for body in stored] == [
         (body["role"], text_of(body)) for body in sent
     ]
-    session = await managers_with_provider.store.session(thread)
+    session = await managers_with_provider.store.load_session(thread)
     assert session.platform == "gateway"
     assert session.tenant == "t"
     assert session.system == "Be brief."
@@ -156,7 +156,7 @@ async def test_two_processes_can_take_turns(managers_with_provider: ManagersWith
         )
     assert len({thread_of(exchange.sent) for exchange in exchanges}) == 1
     assert_prefix_stable("anthropic", exchanges)
-    stored = texts_of(await managers_with_provider.store.history(thread_of(exchanges[0].sent)))
+    stored = texts_of(await managers_with_provider.store.load_history(thread_of(exchanges[0].sent)))
     sent = CODECS["anthropic"].decode_messages(client.messages)
     assert stored == list(map(text_of, sent))
 

@@ -68,7 +68,7 @@ async def two_processes(
 
 async def stored_threads(store: Store) -> list[list[str]]:
     rows = await store.list_threads(tenant="t")
-    return [texts_of(await store.history(row.first.id)) for row in rows]
+    return [texts_of(await store.load_history(row.first.id)) for row in rows]
 
 
 async def wait_for_background_work() -> None:

@@ -182,7 +182,7 @@ async def test_compactions_are_recorded_with_their_cost(managers: Managers) -> N
     thread = thread_of(sent)
     assert SUMMARY_START in sent.body.decode()
     compactions = managers.events_of(CompactionDone)
-    records = [entry.record for entry in await managers.store.compactions(thread)]
+    records = [entry.record for entry in await managers.store.list_compactions(thread)]
     tokens_before = [record.tokens_before for record in records]
     tokens_befores = [event.tokens_before for event in compactions]
     assert tokens_before == tokens_befores

@@ -194,7 +194,7 @@ async def test_an_outage_during_an_answer_delays_only_its_storage(
             stored: dict[str, list[str]] = {}
             while not any("leave now" in texts for texts in stored.values()):
                 threads = [row.first.id for row in await store.list_threads()]
-                stored = {name: texts_of(await store.history(name)) for name in threads}
+                stored = {name: texts_of(await store.load_history(name)) for name in threads}
         finally:
             await store.close()
     (thread,) = [name for name, texts in stored.items() if "leave now" in texts]

@@ -53,7 +53,7 @@ class CompactedClient:
     async def shown_texts(self) -> list[str]:
         """Return the texts that the context of the thread shows."""
         tip = await self.store.get_compression_tip(self.thread)
-        return texts_of(await self.store.messages(tip))
+        return texts_of(await self.store.list_messages(tip))
 
     async def ask(self, text: str) -> None:
         """Ask, and wait until the answer is stored."""
@@ -90,15 +90,15 @@ async def test_a_compaction_continues_the_thread_in_a_new_session(
 ) -> None:
     store = client.store
     thread = client.thread
-    tip = await store.session(await store.get_compression_tip(thread))
+    tip = await store.load_session(await store.get_compression_tip(thread))
     assert tip.kind == "continuation"
     assert tip.parent == thread
     assert tip.thread == thread
-    session = await store.session(thread)
+    session = await store.load_session(thread)
     assert session.end_reason == "compression"
-    context = await store.messages(tip.id)
+    context = await store.list_messages(tip.id)
     assert [message.kind for message in context].count("summary") == 1
-    assert len(context) < len(await store.history(thread))
+    assert len(context) < len(await store.load_history(thread))
     await client.ask("And now?")
     shown_texts = await client.shown_texts()
     assert "And now?" in shown_texts
@@ -107,13 +107,13 @@ async def test_a_compaction_continues_the_thread_in_a_new_session(
 async def test_a_preview_changes_nothing(client: CompactedClient) -> None:
     for turn in range(4):
         await client.ask(numbered_text(turn, 1_500, "more"))
-    before = await client.store.history(client.thread)
+    before = await client.store.load_history(client.thread)
     preview = await client.post("/compress", preview=True)
     assert preview["data"]["covered"] > 0
     assert "Nothing was changed." in preview["text"]
-    compactions = await client.store.compactions(client.thread)
+    compactions = await client.store.list_compactions(client.thread)
     assert len(compactions) == 1
-    history = await client.store.history(client.thread)
+    history = await client.store.load_history(client.thread)
     assert history == before
     refused = await client.http.post("/compress", json={})
     assert refused.status_code == 409
@@ -125,16 +125,16 @@ async def test_a_branch_begins_with_the_compacted_context(
 ) -> None:
     branch = (await client.post("/branch", title="Another way"))["id"]
     tip = await client.store.get_compression_tip(client.thread)
-    context = await client.store.messages(branch)
-    messages = await client.store.messages(tip)
+    context = await client.store.list_messages(branch)
+    messages = await client.store.list_messages(tip)
     ids = [message.id for message in context]
     assert ids == [message.id for message in messages]
     await client.ask("And now?")
     assert client.conversation.response_headers["x-everthread-thread"] == client.thread
-    messages = await client.store.messages(branch)
+    messages = await client.store.list_messages(branch)
     assert messages == context, "its own thread continues"
     await client.post("/undo")
-    messages = await client.store.messages(branch)
+    messages = await client.store.list_messages(branch)
     assert messages == context
 
 
@@ -219,14 +219,14 @@ async def assert_store(file: Path, thread: str, messages: list[Any]) -> None:
     """Check that the store gets all messages of a client in one thread, with an undone compaction."""
     store = open_store(file)
     try:
-        while len(await store.history(thread)) < len(messages):  # noqa: ASYNC110
+        while len(await store.load_history(thread)) < len(messages):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        history = await store.history(thread)
+        history = await store.load_history(thread)
         assert texts_of(history) == list(map(text_of, messages))
         rows = await store.list_threads()
         ids = [row.first.id for row in rows]
         assert ids == [thread]
-        [record] = await store.compactions(thread)
+        [record] = await store.list_compactions(thread)
         assert record.reverted_at is not None
     finally:
         await store.close()

@@ -68,7 +68,7 @@ async def test_a_sole_gateway_stores_a_request_with_its_answer(
     usage = CanonicalUsage(input_tokens=7)
     await turn.record(Outcome(200, text_reply("Done."), usage))
     assert sole_gateway.store.written == [["user", "assistant"]]
-    stored = texts_of(await sole_gateway.store.history(thread))
+    stored = texts_of(await sole_gateway.store.load_history(thread))
     assert stored == [*OPENING, "Left.", "Done."]
     stored_usage = await sole_gateway.store.usage.list_usage(thread)
     assert stored_usage[-1].usage.input_tokens == 7
@@ -98,7 +98,7 @@ async def test_a_sole_gateway_stores_a_request_whose_answer_is_late(
             await asyncio.sleep(0.01)
     assert sole_gateway.store.written == [["user"]]
     await turn.record(Outcome(500))
-    history = await sole_gateway.store.history(turn.thread)
+    history = await sole_gateway.store.load_history(turn.thread)
     assert len(history) == 3
 
 
@@ -125,13 +125,13 @@ async def test_a_sole_gateway_stores_failed_messages_with_the_next_request(
     await ask(sole_gateway.manager, sole_gateway.client, question="Left.", text="Done.")
     sole_gateway.store.wrapped_store = own_store
     sent = await ask(sole_gateway.manager, sole_gateway.client, question="Further.", text="There.")
-    stored = texts_of(await sole_gateway.store.history(thread_of(sent)))
+    stored = texts_of(await sole_gateway.store.load_history(thread_of(sent)))
     assert stored == [*OPENING, "Left.", "Done.", "Further.", "There."]
 
 
 async def stored_threads(managers: Managers) -> list[list[str]]:
     rows = await managers.store.list_threads(tenant="t")
-    return [texts_of(await managers.store.history(row.first.id)) for row in rows]
+    return [texts_of(await managers.store.load_history(row.first.id)) for row in rows]
 
 
 def numbered_dialogue(turns: int) -> list[str]:
@@ -216,7 +216,7 @@ async def test_two_continuations_of_one_message_get_a_thread_each(
         text: (await turn.make_response_headers())[THREAD_HEADER] for text, turn in turns.items()
     }
     for manager, (text, turn) in zip(processes, turns.items(), strict=True):
-        stored = texts_of(await managers.store.history(threads[text]))
+        stored = texts_of(await managers.store.load_history(threads[text]))
         assert stored == [*OPENING, text]
         await turn.record(Outcome(200, reply))
         clients[text].add_reply(reply)

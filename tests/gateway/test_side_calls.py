@@ -279,7 +279,7 @@ async def test_a_subagent_waits_until_its_parents_answer_is_stored(
     result = await asyncio.wait({naming}, timeout=0.1)
     assert not result[0]
     held.go.set()
-    stored = await managers.store.session((await naming)["x-everthread-thread"])
+    stored = await managers.store.load_session((await naming)["x-everthread-thread"])
     await answered
     assert stored.kind == "side"
     assert stored.parent == thread

@@ -101,12 +101,12 @@ async def test_a_call_in_another_role_gets_a_side_thread(
     assert len(side_threads) == row.side_call_count
     assert row.side_call_count == 5
     assert thread not in side_threads
-    history = await gateways.store.history(thread)
+    history = await gateways.store.load_history(thread)
     assert EXTRACT not in texts_of(history)
-    side = await gateways.store.session(side_threads.pop())
+    side = await gateways.store.load_session(side_threads.pop())
     assert side.kind == "side"
     assert side.parent == thread
-    assert thread in await gateways.store.family(side.id)
+    assert thread in await gateways.store.list_family(side.id)
 
 
 async def test_another_process_tells_the_roles_apart_too(
@@ -148,7 +148,7 @@ async def test_a_role_that_the_user_continues_is_a_conversation(
     rows = await wait_for_rows(gateways.store, other, messages=4)
     ids = {row.first.id for row in rows}
     assert ids == {thread, other}
-    assert thread in await gateways.store.family(other)
+    assert thread in await gateways.store.list_family(other)
 
 
 async def test_a_client_that_drops_its_oldest_messages_keeps_its_thread(
@@ -162,5 +162,5 @@ async def test_a_client_that_drops_its_oldest_messages_keeps_its_thread(
         threads.add(await client.say(entry))
     [thread] = threads
     await wait_for_rows(gateways.store, thread, messages=16)
-    history = await gateways.store.history(thread)
+    history = await gateways.store.load_history(thread)
     assert texts_of(history)[::2] == entries

@@ -36,7 +36,7 @@ async def test_a_renewed_login_keeps_the_thread_on_a_personal_gateway(
     stored = await gateways.wait_for_texts(threads[0], 6)
     texts = [text_of(message) for message in client.messages]
     assert stored == texts
-    session = await gateways.store.session(threads[0])
+    session = await gateways.store.load_session(threads[0])
     assert session.tenant == "default"
     sent = [record.headers["authorization"] for record in gateways.provider.log]
     assert sent == [f"Bearer {token}" for token in tokens], "each goes upstream"
@@ -51,9 +51,9 @@ async def test_a_renewed_login_after_a_compaction_reuses_it(
         url = await gateways.start("none", key=None, settings=settings)
         client = ChatClient(http, url, token="sk-first")
         thread = await client.say(f"Page 0. {FILLER * 100}")
-        while not await gateways.store.compactions(thread):
+        while not await gateways.store.list_compactions(thread):
             thread = await client.say(f"Another page. {FILLER * 100}")
-        compactions_before = await gateways.store.compactions(thread)
+        compactions_before = await gateways.store.list_compactions(thread)
         await gateways.wait_for_texts(thread, len(client.messages))
         client.url = await gateways.start("none", key=None, settings=settings)
         client.token = "sk-renewed"
@@ -63,7 +63,7 @@ async def test_a_renewed_login_after_a_compaction_reuses_it(
         [sent] = gateways.provider.log[count:]
         assert sent.status == 200, "it is managed from its first request on"
         assert sent.body["messages"][: len(before)] == before
-        compactions = await gateways.store.compactions(thread)
+        compactions = await gateways.store.list_compactions(thread)
         assert compactions == compactions_before
 
 
@@ -82,6 +82,6 @@ async def test_forwarded_requests_have_a_tenant_for_each_credential(
     ]
     assert len(set(threads)) == 3
     assert await one.say("Go on", **headers) == threads[1]
-    tenants = {(await gateways.store.session(thread)).tenant for thread in threads}
+    tenants = {(await gateways.store.load_session(thread)).tenant for thread in threads}
     assert len(tenants) == 3
     assert "default" in tenants

@@ -182,7 +182,9 @@ async def test_another_process_continues_a_thread(
     second.history = list(first.history)
     turn = await second.ask(user("And now?"))
     assert turn.is_changed
-    assert turn.prepared_call.thread == (await first.ask(user("And now?"))).prepared_call.thread
+    assert (
+        turn.prepared_call.thread_id == (await first.ask(user("And now?"))).prepared_call.thread_id
+    )
     (thread,) = await (await threads.get_store()).list_threads()
     assert thread.message_count == len(second.history)
     await later.aclose()
@@ -201,7 +203,7 @@ async def test_two_processes_continue_one_thread_in_turns(
     assert second.sent[-1] != second.history[:-1], "it was compacted"
     store = await threads.get_store()
     (thread,) = await store.list_threads()
-    stored_texts = [text_of(message.body) for message in await store.history(thread.first.id)]
+    stored_texts = [text_of(message.body) for message in await store.load_history(thread.first.id)]
     assert stored_texts == [text_of(message) for message in second.history]
     assert thread.compaction_count == len(
         [event for event in events if isinstance(event, CompactionDone)]
@@ -230,10 +232,10 @@ async def test_an_agent_with_another_role_takes_the_conversation_over(
     framework = Framework(threads)
     framework.system = role_of("bookkeeper")
     await framework.work(2)
-    first = (await framework.prepare()).prepared_call.thread
+    first = (await framework.prepare()).prepared_call.thread_id
     framework.system = role_of("auditor")
     turn = await framework.ask(user("Go on, auditor."))
-    assert turn.prepared_call.thread == first
+    assert turn.prepared_call.thread_id == first
 
 
 async def test_threads_of_two_owners_never_mix(threads: FrameworkThreads) -> None:
@@ -243,7 +245,7 @@ async def test_threads_of_two_owners_never_mix(threads: FrameworkThreads) -> Non
     for framework in (first, second):
         await framework.ask(user("Hello."), reply=answer("Good morning."))
     calls = [(await framework.prepare()).prepared_call for framework in (first, second)]
-    assert calls[0].thread != calls[1].thread
+    assert calls[0].thread_id != calls[1].thread_id
     assert calls[0].match.tenant != calls[1].match.tenant
 
 
@@ -270,15 +272,15 @@ async def test_a_changed_history_is_a_branch(
 ) -> None:
     framework = Framework(threads)
     await framework.work(2)
-    first = (await framework.prepare()).prepared_call.thread
+    first = (await framework.prepare()).prepared_call.thread_id
     full_history = list(framework.history)
     framework.history = full_history[:4]
     turn = await framework.ask(user("Rather something else."))
-    assert turn.prepared_call.thread != first
+    assert turn.prepared_call.thread_id != first
     assert turn.items == [0, 1, 2, 3, 4]
     framework.history = full_history
     again = await framework.ask(user("Go on."))
-    assert again.prepared_call.thread == first
+    assert again.prepared_call.thread_id == first
 
 
 async def test_a_subagent_with_the_same_name_gets_its_own_thread(
@@ -291,13 +293,13 @@ async def test_a_subagent_with_the_same_name_gets_its_own_thread(
     helper_call = await helper.prepare()
     turn = await main.ask(result("call_1"))
     assert turn.items == [0, 1, 2]
-    assert turn.prepared_call.thread != helper_call.prepared_call.thread
+    assert turn.prepared_call.thread_id != helper_call.prepared_call.thread_id
     store = await threads.get_store()
     assert (
-        await store.session(helper_call.prepared_call.thread)
-    ).parent == turn.prepared_call.thread
+        await store.load_session(helper_call.prepared_call.thread_id)
+    ).parent == turn.prepared_call.thread_id
     (conversation,) = await store.list_threads()
-    assert conversation.first.id == turn.prepared_call.thread
+    assert conversation.first.id == turn.prepared_call.thread_id
     assert conversation.side_call_count == 1
 
 
@@ -310,11 +312,13 @@ async def test_a_thread_without_a_name_is_found_by_its_opening(
     await second_framework.ask(user("Hello."), reply=answer("Good evening."))
     first = await first_framework.ask(user("Go on."))
     second = await second_framework.ask(user("Go on."))
-    assert first.prepared_call.thread != second.prepared_call.thread
+    assert first.prepared_call.thread_id != second.prepared_call.thread_id
     later = open_threads(tmp_path, events)
     again = Framework(later, key="")
     again.history = first_framework.history
-    assert (await again.ask(user("Once more."))).prepared_call.thread == first.prepared_call.thread
+    assert (
+        await again.ask(user("Once more."))
+    ).prepared_call.thread_id == first.prepared_call.thread_id
     await later.aclose()
 
 

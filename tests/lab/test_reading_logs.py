@@ -271,10 +271,10 @@ async def test_imports_a_log_as_a_thread_once(tmp_path: Path) -> None:
         thread, count = await import_log(store, log)
         assert (thread, count) == (make_thread_id(log), 4)
         assert await import_log(store, log) == (thread, 0)
-        history = await store.history(thread)
+        history = await store.load_history(thread)
         roles = ["user", "assistant", "tool", "assistant"]
         assert [message.body["role"] for message in history] == roles
-        session = await store.session(thread)
+        session = await store.load_session(thread)
         assert (session.title, session.platform) == ("Fix it.", "pi")
         assert session.model == CLAUDE
         records = await store.usage.list_usage(thread)

@@ -46,12 +46,12 @@ from tests.providers.http_models import both_ways, failure_of, make_request, ope
         (
             [text_delta("Hel"), 30.0, make_reply()],
             TimeLimits(between_seconds=0.05),
-            "has fallen silent",
+            "sent nothing for",
         ),
         (
             [text_delta("Hel"), 30.0, make_reply()],
             TimeLimits(total_seconds=0.05),
-            "has not come to the end",
+            "has not finished its answer",
         ),
     ],
     ids=["first", "first, usage apart", "between", "whole"],

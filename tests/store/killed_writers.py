@@ -70,7 +70,7 @@ async def verify(url: str, threads: Sequence[str], logs: Sequence[Path]) -> int:
     health = await store.check()
     assert health.problems == ()
     for thread in threads:
-        history = texts_of(await store.history(thread))
+        history = texts_of(await store.load_history(thread))
         repeated_texts = [text for text, count in Counter(history).items() if count > 1]
         assert repeated_texts == []
         assert confirmed.get(thread, set()) - set(history) == set()
@@ -88,13 +88,13 @@ async def verify_context(store: Store, thread: str) -> None:
     """Check that each continuation holds every message of its parent that its summary does not cover."""
     records = {
         record.session: record
-        for record in await store.compactions(thread)
+        for record in await store.list_compactions(thread)
         if record.reverted_at is None
     }
-    for session in await store.thread_sessions(thread):
+    for session in await store.list_thread_sessions(thread):
         if session.kind == "continuation" and session.parent is not None:
-            parent_ids = {message.id for message in await store.messages(session.parent)}
-            ids = [message.id for message in await store.messages(session.id)]
+            parent_ids = {message.id for message in await store.list_messages(session.parent)}
+            ids = [message.id for message in await store.list_messages(session.id)]
             covered_ids = set(records.pop(session.id).record.covered)
             assert parent_ids - covered_ids <= set(ids)
             assert len(ids) == len(set(ids))

@@ -74,12 +74,12 @@ async def append_texts(store: Store, thread: str, *texts: str, **more: Any) -> l
 async def read_context(store: Store, session_id: str) -> str:
     """Return the texts of a thread's current context, separated by commas."""
     tip = await store.get_compression_tip(session_id)
-    return ", ".join(texts_of(await store.messages(tip)))
+    return ", ".join(texts_of(await store.list_messages(tip)))
 
 
 async def read_history(store: Store, session_id: str) -> str:
     """Return the texts of a thread's whole history, separated by commas."""
-    return ", ".join(texts_of(await store.history(session_id)))
+    return ", ".join(texts_of(await store.load_history(session_id)))
 
 
 async def commit_compaction(
@@ -96,7 +96,7 @@ async def commit_compaction(
 
     `late`: messages that are appended while the engine compacts.
     """
-    messages = await store.messages(session_id)
+    messages = await store.list_messages(session_id)
     tail_start = max(head, len(messages) - tail)
     head_ids = [message.id for message in messages[:head]]
     tail_ids = [message.id for message in messages[tail_start:]]
@@ -150,7 +150,7 @@ def make_node(name: str, thread: str, **changes: Any) -> Node:
 async def store_nodes(store: Store, thread: str, *nodes: Node) -> str:
     """Continue the thread with its messages unchanged, and store nodes; return the session that continues."""
     tip = await store.get_compression_tip(thread)
-    ids = [message.id for message in await store.messages(tip)]
+    ids = [message.id for message in await store.list_messages(tip)]
     continuation = await store.continue_session(
         tip,
         ids,

@@ -100,7 +100,7 @@ class Model:
         """Compact, with messages that arrive meanwhile."""
         thread = self.pick(number)
         tip = thread.tip
-        seen = await self.store.messages(tip.id)
+        seen = await self.store.list_messages(tip.id)
         head_count = min(1 + amount % 2, len(seen))
         tail_start = max(len(seen) - amount % 4, head_count)
         head = seen[:head_count]
@@ -178,14 +178,14 @@ class Model:
         assert await self.store.delete_thread(thread.every_id[-1]) == len(thread.every_id)
         self.threads.remove(thread)
         with pytest.raises(UnknownIdError):
-            await self.store.session(thread.id)
+            await self.store.load_session(thread.id)
         if not self.threads:
             await self.start(number, 0)
 
     async def _learn(self, thread: Thread) -> None:
         self.ids |= {
             str(message.body["content"]): message.id
-            for message in await self.store.history(thread.id)
+            for message in await self.store.load_history(thread.id)
         }
 
     async def compare(self, store: Store) -> None:
@@ -195,7 +195,7 @@ class Model:
                 assert await store.get_compression_tip(key) == thread.tip.id
             assert await read_context(store, thread.id) == ", ".join(thread.tip.shows)
             assert await read_history(store, thread.every_id[-1]) == ", ".join(thread.history)
-            session = await store.session(thread.tip.id)
+            session = await store.load_session(thread.tip.id)
             assert session.is_live is not thread.ended
 
 

@@ -73,7 +73,7 @@ def fill(*, url: str, log: str, grow: str | None = None, limit: int | None = Non
                 break
         make_room()
         await store.append(session.id, [event_message("there is room again")])
-        stored = [str(message.body["content"]) for message in await store.history(session.id)]
+        stored = [str(message.body["content"]) for message in await store.load_history(session.id)]
         problems = (await store.check()).problems
         await store.close()
         return {

@@ -19,7 +19,7 @@ async def search_texts(store: Store, query: str, **bounds: Any) -> list[str]:
     """Return the texts of the messages that a query finds, the best first."""
     hits = await search(store, query, **bounds)
     texts = [
-        str((await store.message(hit.message)).body["content"])
+        str((await store.load_message(hit.message)).body["content"])
         for hit in hits
         if hit.message is not None
     ]

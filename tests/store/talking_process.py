@@ -99,7 +99,7 @@ def event_message(text: str) -> NewMessage:
 
 async def _compact(store: Store, thread: str, name: str) -> None:
     tip = await store.get_compression_tip(thread)
-    messages = await store.messages(tip)
+    messages = await store.list_messages(tip)
     if len(messages) < 8:
         return
     summary = NewMessage(

@@ -45,13 +45,13 @@ async def test_simultaneous_appends_to_many_threads(store: Store) -> None:
     )
     for thread in threads:
         expected = [text for each, text in calls if each == thread]
-        history = await store.history(thread)
+        history = await store.load_history(thread)
         assert texts_of(history) == expected
         placed = [
             stored for (each, _), [stored] in zip(calls, results, strict=True) if each == thread
         ]
         assert [message.seq for message in placed] == list(range(20))
-        assert placed == await store.messages(thread)
+        assert placed == await store.list_messages(thread)
     assert len({stored.id for [stored] in results}) == len(calls)
     hits = await search(store, "19")
     assert len(hits) == 4
@@ -114,7 +114,7 @@ async def test_one_event_from_several_callers_is_one_message(store: Store) -> No
 
 async def test_appends_around_a_compaction_keep_their_order(store: Store) -> None:
     thread = await numbered_thread(store, 6)
-    before = await store.messages(thread)
+    before = await store.list_messages(thread)
     kept = [message.id for message in before[-2:]]
     await call_together(
         store,
@@ -140,7 +140,7 @@ async def test_any_number_of_messages_in_one_append(store: Store, count: int) ->
         ],
     )
     assert [message.id for message in again[:-1]] == [message.id for message in stored]
-    messages = await store.messages(thread)
+    messages = await store.list_messages(thread)
     assert texts_of(messages) == [
         "first",
         *numbered_texts(1, count),

@@ -25,7 +25,7 @@ from tests.store.tables import count_rows
 
 
 async def ids_of(store: Store, session_id: str) -> dict[str, int]:
-    history = await store.history(session_id)
+    history = await store.load_history(session_id)
     return {str(message.body["content"]): message.id for message in history}
 
 
@@ -41,7 +41,7 @@ async def test_a_branch_shares_everything_through_a_message(store: Store) -> Non
     )
     ids = await ids_of(store, thread)
     branch = await store.branch(thread, ids["m3"])
-    session = await store.session(thread)
+    session = await store.load_session(thread)
     assert branch == replace(
         session,
         id=branch.id,
@@ -171,7 +171,7 @@ async def test_a_branch_point_must_be_a_message_of_the_thread(store: Store) -> N
     thread = await numbered_thread(store, 6)
     other = await new_thread(store, "elsewhere")
     tip = await compact_session(store, thread)
-    messages = await store.messages(tip)
+    messages = await store.list_messages(tip)
     [summary] = [message for message in messages if message.kind == "summary"]
     for wrong in (
         (await ids_of(store, other))["elsewhere"],

@@ -103,7 +103,7 @@ async def test_stores_links_with_their_messages_usage_and_state(store: Store) ->
     await extend(store, first)
     usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
     links = await store.client_histories.extend_thread("A", new_links, [usage], ("key", {"a": 1}))
-    stored_ids = [message.id for message in await store.messages("A")]
+    stored_ids = [message.id for message in await store.list_messages("A")]
     assert [link and link.last_message_id for link in links] == stored_ids[1:]
     [record] = await store.usage.list_usage("A")
     assert record.thread == "A"
@@ -120,7 +120,7 @@ async def test_stores_nothing_if_another_link_follows_already(store: Store) -> N
     usage = NewUsage("A", "m", CanonicalUsage(input_tokens=5))
     links = await store.client_histories.extend_thread("A", late_links, [usage], ("key", 1))
     assert links == [None]
-    messages = await store.messages("A")
+    messages = await store.list_messages("A")
     assert len(messages) == 2
     assert await store.usage.list_usage("A") == []
     assert await store.state.get_state("A", "key") is None
@@ -143,14 +143,14 @@ async def test_repeated_link_is_stored_once(store: Store) -> None:
     links = await store.client_histories.extend_thread("A", new_chain(2))
     link = await extend(store, new_chain(2)[-1])
     assert link == links[-1]
-    messages = await store.messages("A")
+    messages = await store.list_messages("A")
     assert len(messages) == 2
 
 
 async def test_only_one_link_follows_another_in_a_thread(store: Store) -> None:
     first, _ = await store.client_histories.extend_thread("A", new_chain(2))
     assert await extend(store, new_link("other", "d1", length=2)) is None
-    messages = await store.messages("A")
+    messages = await store.list_messages("A")
     assert len(messages) == 2
     assert first is not None
     assert first.last_message_id is not None
@@ -161,7 +161,7 @@ async def test_only_one_link_follows_another_in_a_thread(store: Store) -> None:
     )
     await store_link(store, branch)
     assert await read_context(store, "B") == "said d1, said other"
-    session = await store.session("B")
+    session = await store.load_session("B")
     assert session.kind == "branch"
 
 
@@ -260,7 +260,7 @@ async def test_lists_the_engines_of_a_threads_rewrites(store: Store) -> None:
 
 
 async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None:
-    """Also if rewrites were stored, undone or deleted between the two, by this process or another."""
+    """Also if rewrites were stored or deleted between the two, by this process or another."""
     await extend(store, new_link("d1"))
     chance = random.Random(7)  # noqa: S311 - the same each time
     engines = ["e", "f"]
@@ -283,11 +283,8 @@ async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None
             rewrites.append(await store.client_histories.put_rewrite(new))
         elif step < 0.3 and rewrites:
             removed = rewrites.pop(chance.randrange(len(rewrites)))
-            delete = "DELETE FROM rewrites"
-            undo = "UPDATE rewrites SET digest = 'undone:' || digest, skeleton = ''"
             with transaction(store) as tx:
-                sql = chance.choice([delete, undo])
-                tx.run(f"{sql} WHERE strength = ?", (removed.strength,))
+                tx.run("DELETE FROM rewrites WHERE strength = ?", (removed.strength,))
         full, *_ = await store.client_histories.match_rewrites("t", engines, digests, loose_digests)
         resumed, search, _ = await store.client_histories.match_rewrites(
             "t", engines, digests, loose_digests, search
@@ -308,7 +305,7 @@ async def test_resumed_search_finds_the_same_as_a_full_one(store: Store) -> None
 
 async def test_compaction_continues_its_thread_once(store: Store) -> None:
     await store.client_histories.extend_thread("A", new_chain(4))
-    history = await store.history("A")
+    history = await store.load_history("A")
     new = replace(
         new_rewrite(),
         record=replace(RECORD, author="journal", cost=Decimal("0.25")),
@@ -317,18 +314,18 @@ async def test_compaction_continues_its_thread_once(store: Store) -> None:
     assert await store.client_histories.commit_rewrite(new) == rewrite, (
         "another process made the same"
     )
-    [compaction] = await store.compactions("A")
+    [compaction] = await store.list_compactions("A")
     covered = [message.id for message in history[:3]]
     assert compaction.record == replace(new.record, covered=covered)
     assert compaction.parent == "A"
     assert compaction.session == await store.get_compression_tip("A") == rewrite.session
-    summary, kept = await store.messages(rewrite.session)
+    summary, kept = await store.list_messages(rewrite.session)
     assert summary.kind == "summary"
     assert kept.id == history[3].id, "each message is stored once"
     await extend(store, new_link("d5", "d4", length=5))
-    messages = await store.messages(rewrite.session)
+    messages = await store.list_messages(rewrite.session)
     assert len(messages) == 3
-    stored_history = await store.history("A")
+    stored_history = await store.load_history("A")
     assert texts_of(stored_history[:4]) == texts_of(history)
     insights = await store.usage.load_insights(since=0, until=1e12, platform="gateway")
     assert insights.compactions == 1
@@ -339,7 +336,7 @@ async def test_compaction_continues_its_thread_once(store: Store) -> None:
 
 async def test_second_compaction_keeps_the_result_of_the_first(store: Store) -> None:
     await store.client_histories.extend_thread("A", new_chain(6))
-    history = await store.history("A")
+    history = await store.load_history("A")
     first = await store.client_histories.commit_rewrite(new_rewrite())
     entries = [
         ContextEntry(None, {"role": "user", "content": "Two."}),
@@ -362,13 +359,13 @@ async def test_second_compaction_keeps_the_result_of_the_first(store: Store) -> 
         digests=["d3", "d5"],
     )
     second = await store.client_histories.commit_rewrite(new)
-    summary, shortened, kept = await store.messages(second.session)
+    summary, shortened, kept = await store.list_messages(second.session)
     assert summary.kind == "summary"
     assert shortened.kind == "derived"
     assert shortened.origin == history[3].id
     assert kept.id == history[5].id
     assert await store.client_histories.commit_rewrite(new) == second
-    compactions = await store.compactions("A")
+    compactions = await store.list_compactions("A")
     assert len(compactions) == 2
 
 
@@ -383,14 +380,14 @@ async def test_messages_that_are_not_stored_do_not_shift_the_others(store: Store
     await store.client_histories.extend_thread(
         "A", [replace(link, messages=[NewMessage(body) for body in bodies])]
     )
-    history = await store.history("A")
+    history = await store.load_history("A")
     own_roles = ["user", "assistant", CLIENT_NOTES_ROLE, "assistant", "tool"]
     cut: Message = {"role": "user", "content": "cut"}
     entries = [ContextEntry(position, cut, is_changed=True) for position in range(5)]
     context = ProxiedContext(entries, (), inherited_count=0, own_roles=own_roles)
     new = replace(new_rewrite(), context=context, digest="d1")
     rewrite = await store.client_histories.commit_rewrite(new)
-    origins = [message.origin for message in await store.messages(rewrite.session)]
+    origins = [message.origin for message in await store.list_messages(rewrite.session)]
     question, answer, result = (message.id for message in history)
     assert origins == [question, None, None, answer, result]
 
@@ -401,12 +398,15 @@ async def test_undone_rewrite_is_not_used_again(store: Store) -> None:
     await extend(store, new_link("d5", "d4", length=5))
     reopened = await store.undo("A")
     assert reopened.id == "A"
-    messages = await store.messages("A")
+    messages = await store.list_messages("A")
     assert len(messages) == 5, "later messages stay"
     assert await match_rewrites(store, ["d3"], ["s1", "s2", "s3"]) == ([], [])
     undone = await store.state.get_state("A", UNDONE_STATE_KEY)
     assert undone is not None
     assert undone["until"] > 0
+    made_again = replace(REWRITE, replacement=b"{}")
+    assert await store.client_histories.put_rewrite(made_again) == made_again
+    assert await match_rewrites(store, ["d3"], ["s1", "s2", "s3"]) == ([made_again], [])
 
 
 async def test_links_and_rewrites_are_deleted_with_their_thread(store: Store) -> None:
@@ -468,7 +468,7 @@ async def test_long_history_keeps_no_other_write_waiting(
     assert not writing.done()
     may_end.set()
     await writing
-    history = await store.history("A")
+    history = await store.load_history("A")
     assert len(history) == 100
 
 
@@ -486,9 +486,9 @@ async def test_client_session_is_the_name_of_one_platform(store: Store) -> None:
                 client_session="support",
             )
         )
-    family = await store.family("first")
+    family = await store.list_family("first")
     assert set(family) == {"first", "second"}
-    assert await store.family("other") == ["other"]
+    assert await store.list_family("other") == ["other"]
     find_conversation = store.client_histories.find_conversation
     assert await find_conversation("default", "support", "google-adk") == "other"
     assert await find_conversation("default", "support", "gateway") is None
@@ -554,7 +554,7 @@ async def test_side_calls_belong_to_the_conversation_of_their_client(
     [row] = await store.list_threads()
     assert row.first.id == "talk"
     assert row.side_call_count == 3
-    subagents = await store.subagents("talk")
+    subagents = await store.list_subagents("talk")
     assert set(subagents) == {"title", "agent", "count"}
     stored_row = await store.overview.load_thread_row("talk")
     assert stored_row.side_call_count == 3

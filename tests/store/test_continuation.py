@@ -41,7 +41,7 @@ async def test_compaction_continues_the_thread_in_a_new_session(
         model="m",
         system="S",
     )
-    before = await store.session(old)
+    before = await store.load_session(old)
     clock.now += 5
     continuation = await commit_compaction(store, old, late=user_messages("late"))
     new = continuation.session
@@ -55,7 +55,7 @@ async def test_compaction_continues_the_thread_in_a_new_session(
         message_count=5,
     )
     assert await read_context(store, new.id) == "m1, summary, m7, m8, late"
-    session = await store.session(old)
+    session = await store.load_session(old)
     assert session == replace(
         before,
         ended=clock.now,
@@ -71,7 +71,7 @@ async def test_the_tip_is_found_from_every_id(store: Store) -> None:
     for _ in range(5):
         ids.append(await compact_session(store, ids[-1]))
         assert {await store.get_compression_tip(key) for key in ids} == {ids[-1]}
-    [message, *_] = await store.messages(thread)
+    [message, *_] = await store.list_messages(thread)
     branch = await store.branch(thread, message.id)
     agent = await new_thread(store, kind="subagent", parent=ids[-1])
     assert {await store.get_compression_tip(key) for key in ids} == {ids[-1]}, (
@@ -79,13 +79,13 @@ async def test_the_tip_is_found_from_every_id(store: Store) -> None:
     )
     assert await store.get_compression_tip(branch.id) == branch.id
     assert await store.get_compression_tip(agent) == agent
-    sessions = await store.thread_sessions(ids[3])
+    sessions = await store.list_thread_sessions(ids[3])
     assert [s.id for s in sessions if s.is_live] == [ids[-1]]
 
 
 async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
     thread = await numbered_thread(store, 4, system="old")
-    kept = [message.id for message in await store.messages(thread)]
+    kept = [message.id for message in await store.list_messages(thread)]
     continuation = await store.continue_session(
         thread,
         kept,
@@ -93,7 +93,7 @@ async def test_the_system_prompt_may_be_rebuilt(store: Store) -> None:
         system=[{"type": "text", "text": "new"}],
     )
     assert continuation.session.system == [{"type": "text", "text": "new"}]
-    session = await store.session(thread)
+    session = await store.load_session(thread)
     assert session.system == "old"
 
 
@@ -101,7 +101,7 @@ async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
     store: Store,
 ) -> None:
     thread = await numbered_thread(store, 6)
-    seen = await store.messages(thread)
+    seen = await store.list_messages(thread)
     late = user_messages("late 1", "late 2")
     await store.append(thread, late)
     continuation = await store.continue_session(
@@ -109,7 +109,7 @@ async def test_messages_that_arrive_meanwhile_are_in_the_continuation_once(
         [seen[0].id, summary_message(), seen[5].id],
         seen_count=6,
     )
-    messages = await store.messages(continuation.session.id)
+    messages = await store.list_messages(continuation.session.id)
     assert texts_of(messages) == [
         "m1",
         "summary",
@@ -131,7 +131,7 @@ async def test_later_of_two_compactions_gets_the_tip_of_the_first(store: Store) 
     assert not second.is_committed
     assert second.session == third.session
     assert await read_history(store, thread) == "m1, m2, m3, m4, m5, m6"
-    compactions = await store.compactions(thread)
+    compactions = await store.list_compactions(thread)
     assert len(compactions) == 2
 
 
@@ -140,7 +140,7 @@ async def test_one_of_many_simultaneous_compactions_wins(store: Store, stores: l
     made = await asyncio.gather(*(commit_compaction(one, thread) for one in stores * 3))
     assert sum(continuation.is_committed for continuation in made) == 1
     assert len({continuation.session.id for continuation in made}) == 1
-    sessions = await store.thread_sessions(thread)
+    sessions = await store.list_thread_sessions(thread)
     assert len(sessions) == 2
 
 
@@ -148,8 +148,8 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
     thread = await numbered_thread(store, 4)
     stranger = await new_thread(store, "stranger")
     before = await store.export(thread)
-    [foreign] = await store.messages(stranger)
-    [first, *_] = await store.messages(thread)
+    [foreign] = await store.list_messages(stranger)
+    [first, *_] = await store.list_messages(thread)
     attempts: tuple[tuple[list[int | NewMessage], int, type[Exception]], ...] = (
         ([foreign.id], 4, UnknownIdError),
         ([first.id, 10**9], 4, UnknownIdError),
@@ -165,7 +165,7 @@ async def test_a_continuation_that_fails_changes_nothing(store: Store) -> None:
 
 async def test_compaction_record_is_stored_unchanged(store: Store, clock: SteppedClock) -> None:
     thread = await numbered_thread(store, 4)
-    ids = [message.id for message in await store.messages(thread)]
+    ids = [message.id for message in await store.list_messages(thread)]
     record = NewCompaction(
         covered=ids[1:3],
         tokens_before=1000,
@@ -185,7 +185,7 @@ async def test_compaction_record_is_stored_unchanged(store: Store, clock: Steppe
         seen_count=4,
         compaction=record,
     )
-    [stored] = await store.compactions(continuation.session.id)
+    [stored] = await store.list_compactions(continuation.session.id)
     assert stored.thread == thread
     assert stored.parent == thread
     assert stored.session == continuation.session.id
@@ -194,7 +194,7 @@ async def test_compaction_record_is_stored_unchanged(store: Store, clock: Steppe
     assert stored.record == record
     clock.now += 3
     await store.undo(thread)
-    [undone] = await store.compactions(thread)
+    [undone] = await store.list_compactions(thread)
     assert undone.reverted_at == clock.now
 
 
@@ -222,7 +222,7 @@ async def test_undo_restores_the_parent_with_messages_added_since(
     assert undone.id == thread
     assert undone.is_live
     assert undone.end_reason is None
-    reverted = await store.session(tip)
+    reverted = await store.load_session(tip)
     assert reverted.kind == "reverted"
     assert reverted.ended == clock.now
     assert reverted.end_reason == "reverted"
@@ -291,7 +291,7 @@ async def test_continuation_needs_little_space(store: Store) -> None:
         words="summary " * 500,
     )
     added = stored_bytes(store) - before
-    messages = await store.messages(tip)
+    messages = await store.list_messages(tip)
     assert len(messages) == 103
     assert added < 0.1 * (before - empty)
     assert count_rows(store, "messages") == 1001

@@ -38,7 +38,7 @@ TABLES = (
     "nodes",
     "leases",
     "state",
-    "pieces",
+    "chunks",
     "unindexed",
     "search",
 )
@@ -99,17 +99,17 @@ async def test_deletion_removes_everything_except_usage(store: Store) -> None:
     assert {
         **count_all_rows(store),
         "search": 0,
-        "pieces": 0,
+        "chunks": 0,
         "unindexed": 0,
     } == {
         **with_keep,
         "search": 0,
-        "pieces": 0,
+        "chunks": 0,
         "unindexed": 0,
     }
     for call in (
-        store.session(gone),
-        store.history(gone),
+        store.load_session(gone),
+        store.load_history(gone),
         store.delete_thread(gone),
         store.outputs.list_outputs(gone),
     ):
@@ -131,7 +131,7 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
     )
     await compact_session(store, thread)
     await append_texts(store, thread, "word9 shared", "word10 later")
-    messages = await store.history(thread)
+    messages = await store.load_history(thread)
     one = await store.branch(thread, messages[8].id)
     two = await store.branch(one.id, messages[3].id)
     sibling = await store.branch(thread, messages[1].id)
@@ -145,9 +145,9 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
         assert await read_history(store, key) == histories[key]
         assert await read_context(store, key) == contexts[key]
         assert {h.message for h in await search(store, "shared", thread=key, limit=50)} == {
-            message.id for message in await store.history(key)
+            message.id for message in await store.load_history(key)
         }
-    session = await store.session(one.id)
+    session = await store.load_session(one.id)
     assert session.system == "S"
     assert await found_threads(store, "later") == set()
     assert await found_threads(store, "shared") <= {one.id, two.id, sibling.id}
@@ -163,7 +163,7 @@ async def test_a_branch_keeps_shared_history_in_reading_and_search(
 
 async def test_a_branch_that_used_the_same_event_loses_nothing(store: Store) -> None:
     thread = await new_thread(store, new_user_message("first", event="e"), *user_messages("second"))
-    branch = await store.branch(thread, (await store.messages(thread))[1].id)
+    branch = await store.branch(thread, (await store.list_messages(thread))[1].id)
     await store.append(branch.id, [new_user_message("mine", event="e")])
     await store.delete_thread(thread)
     assert await read_history(store, branch.id) == "first, second, mine"
@@ -197,7 +197,7 @@ async def test_a_branch_cites_the_outputs_its_shared_messages_cite(
     for text in (early, late):
         stored = await store.outputs.put_output(thread, text, call_id="c", tool="run")
         await append_texts(store, thread, f"see {stored.id} for it")
-    branch = await store.branch(thread, (await store.messages(thread))[0].id)
+    branch = await store.branch(thread, (await store.list_messages(thread))[0].id)
     outputs = await store.outputs.list_outputs(branch.id)
     assert [stored.id for stored in outputs] == [output_id(early)]
     await store.delete_thread(thread)
@@ -214,7 +214,7 @@ async def test_a_thread_is_deleted_while_others_write_to_it(
     others = stores[1:3]
     for _ in range(12):
         thread = await numbered_thread(store, 6, system="the only prompt")
-        messages = await store.messages(thread)
+        messages = await store.list_messages(thread)
         fresh = NewSession(system="the only prompt")
         results = await asyncio.gather(
             store.delete_thread(thread),
@@ -229,7 +229,7 @@ async def test_a_thread_is_deleted_while_others_write_to_it(
         assert all(
             isinstance(each, UnknownIdError) for each in results if isinstance(each, BaseException)
         ), results
-        session = await store.session(fresh.id)
+        session = await store.load_session(fresh.id)
         assert session.system == "the only prompt"
         health = await store.check()
         assert health.problems == ()

@@ -190,7 +190,7 @@ async def test_a_long_text_is_indexed_in_several_transactions(store: Store) -> N
         hits = await search(store, f"line{number}")
         assert len(hits) == 1
     with transaction(store) as tx:
-        starts = tx.all("SELECT start FROM pieces")
+        starts = tx.all("SELECT start FROM chunks")
     assert len(starts) == len(set(starts))
 
 
@@ -254,7 +254,7 @@ async def test_messages_deleted_meanwhile_are_not_indexed(store: Store) -> None:
     await store.delete_thread(thread)
     index(store, batches[0])
     assert await search(store, "one") == []
-    assert count_rows(store, "pieces") == 0
+    assert count_rows(store, "chunks") == 0
 
 
 @pytest.mark.parametrize("indexed", [False, True])

@@ -110,15 +110,15 @@ async def test_the_heaviest_messages_and_tools(store: Store) -> None:
 
 async def test_last_change_differs_after_every_change(store: Store, clock: SteppedClock) -> None:
     thread = await numbered_thread(store, 6, tenant="a")
-    thread_changes = [await store.overview.make_change_marker(thread_id=thread)]
-    tenant_changes = [await store.overview.make_change_marker(tenant="a")]
+    thread_changes = [await store.overview.load_change_marker(thread_id=thread)]
+    tenant_changes = [await store.overview.load_change_marker(tenant="a")]
 
     async def compare_changes() -> None:
-        thread_changes.append(await store.overview.make_change_marker(thread_id=thread))
-        tenant_changes.append(await store.overview.make_change_marker(tenant="a"))
+        thread_changes.append(await store.overview.load_change_marker(thread_id=thread))
+        tenant_changes.append(await store.overview.load_change_marker(tenant="a"))
 
-    assert await store.overview.make_change_marker(thread_id=thread) in thread_changes
-    assert await store.overview.make_change_marker() in tenant_changes
+    assert await store.overview.load_change_marker(thread_id=thread) in thread_changes
+    assert await store.overview.load_change_marker() in tenant_changes
     clock.now += 1
     await store.append(thread, numbered_messages(7, 7))
     await compare_changes()
@@ -136,7 +136,7 @@ async def test_messages_of_a_session_are_summed_and_looked_up(
     store: Store, clock: SteppedClock
 ) -> None:
     thread = await new_thread(store, *numbered_messages(1, 6), tool_result("terminal", "x" * 400))
-    ids = [message.id for message in await store.messages(thread)]
+    ids = [message.id for message in await store.list_messages(thread)]
     tip = await compact_session(store, thread, words="in short")
     row = await store.overview.load_thread_row(thread)
     rows = await store.list_threads()

@@ -231,7 +231,7 @@ async def test_an_unavailable_server_is_reported(own_server: Server) -> None:
     await asyncio.to_thread(own_server.stop)
     for call in (
         append_texts(store, thread, "lost"),
-        store.messages(thread),
+        store.list_messages(thread),
         store.vacuum(),
     ):
         with pytest.raises(StoreUnreachableError, match="cannot be reached"):
@@ -345,7 +345,7 @@ async def test_a_store_uses_few_connections(new_url: Callable[..., str]) -> None
     async def busy() -> int:
         thread = await new_thread(store)
         calls = [append_texts(store, thread, str(n)) for n in range(50)]
-        await asyncio.gather(*calls, *(store.messages(thread) for _ in range(50)))
+        await asyncio.gather(*calls, *(store.list_messages(thread) for _ in range(50)))
         with psycopg.connect(url) as other:
             rows = other.execute(
                 "SELECT 1 FROM pg_stat_activity WHERE application_name = 'everthread' AND datname = current_database()"
@@ -449,7 +449,7 @@ async def test_leases_and_appends_of_two_processes_never_wait_in_a_circle(
         )
         await one.leases.release_lease(lease)
     assert not [record for record in caplog.records if "tried again" in record.getMessage()]
-    history = await one.history(thread)
+    history = await one.load_history(thread)
     assert len(history) == 2 + 4 * 20
     for each in (one, two):
         await each.close()
@@ -493,7 +493,7 @@ async def test_statements_that_are_prepared_outlive_a_failure(
         for call in calls[together:]:
             await asyncio.gather(call, return_exceptions=True)
         await append_texts(store, thread, f"{number} third")
-    messages = await store.messages(thread)
+    messages = await store.list_messages(thread)
     assert len(messages) == 36
     assert await store.state.get_state("scope", "key") == 11
     await close_sound(store)
@@ -510,7 +510,7 @@ async def test_background_indexing_skips_texts_another_process_is_indexing(
     with psycopg.connect(url) as other:
         other.execute("SELECT id FROM unindexed ORDER BY id LIMIT 1 FOR UPDATE")
         index_waiting(PostgresDatabase(url), 1.0)
-        assert count_rows(store, "pieces") == 2
+        assert count_rows(store, "chunks") == 2
         searching = asyncio.ensure_future(search(store, "first"))
         await asyncio.sleep(0.1)
         assert not searching.done(), "a search waits for it"
@@ -526,7 +526,7 @@ async def test_many_rows_are_inserted_by_few_statements_in_their_order(
     for count in (0, 1, 3, 4, 5, 49, 130):
         texts = [f"{count} {number}" for number in range(count)]
         await append_texts(store, thread, *texts)
-        history = texts_of(await store.history(thread))
+        history = texts_of(await store.load_history(thread))
         assert history[len(history) - count :] == texts
     hits = await search(store, "130", limit=500)
     assert len(hits) == 130

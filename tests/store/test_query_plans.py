@@ -22,7 +22,7 @@ from tests.store.messages import new_thread
 from tests.store.searching import search
 from tests.store.tables import transaction
 
-BIG = frozenset({"search", "messages", "pieces", "places"})
+BIG = frozenset({"search", "messages", "chunks", "places"})
 """Tables that grow with the number of messages."""
 TOPICS = (
     "ledger",

@@ -46,7 +46,7 @@ async def test_store_matches_the_reference_model_after_any_operations(
         "sessions",
         "compactions",
         "texts",
-        "pieces",
+        "chunks",
         "unindexed",
     ):
         assert count_rows(store, name) == 0

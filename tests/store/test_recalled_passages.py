@@ -102,7 +102,7 @@ async def test_leaves_out_visible_foreign_and_distant_texts(store: Store) -> Non
     again = "Crane again, at the harbour."
     bought = "The harbour crane was bought in Rostock."
     thread = await new_thread(store, yellow, again)
-    visible = frozenset({(await store.messages(thread))[1].id})
+    visible = frozenset({(await store.list_messages(thread))[1].id})
     await new_thread(store, "The harbour crane is blue.", tenant="other")
     await new_thread(store, bought)
 
@@ -121,7 +121,7 @@ async def test_leaves_out_visible_foreign_and_distant_texts(store: Store) -> Non
 
 async def test_branch_recalls_shared_messages_and_no_later_ones(store: Store) -> None:
     parent = await new_thread(store, "The lighthouse keeper is Odd.", "Fine.")
-    last = (await store.messages(parent))[1]
+    last = (await store.list_messages(parent))[1]
     branch = await store.branch(parent, last.id, new=NewSession(kind="branch"))
     await append_texts(store, parent, "He moved away.", "The lighthouse keeper is now Ingrid.")
     texts = await recall_texts(store, "Who is the lighthouse keeper?", thread=branch.id)

@@ -150,7 +150,7 @@ async def test_searches_the_messages_that_a_branch_shares(store: Store) -> None:
     await store.outputs.put_output(thread, late_output, tool="terminal")
     await append_texts(store, thread, "needle of the trunk")
     await append_texts(store, branch.id, "needle of the branch")
-    twig = await store.branch(branch.id, (await store.messages(branch.id))[1].id)
+    twig = await store.branch(branch.id, (await store.list_messages(branch.id))[1].id)
     shared = {*numbered_texts(1, 3, "needle "), citation}
 
     async def assert_branches() -> None:
@@ -190,8 +190,8 @@ async def test_finds_everything_in_an_index_with_many_chunks(
 ) -> None:
     """As if millions of chunks were between the stored ones."""
     skip_ids = {
-        "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'pieces'",
-        "postgresql": "SELECT setval(pg_get_serial_sequence('pieces', 'id'), ?)",
+        "sqlite": "UPDATE sqlite_sequence SET seq = ? WHERE name = 'chunks'",
+        "postgresql": "SELECT setval(pg_get_serial_sequence('chunks', 'id'), ?)",
     }
     ids = (
         1,

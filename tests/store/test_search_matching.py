@@ -376,7 +376,7 @@ async def test_deleted_threads_are_not_found(store: Store) -> None:
 async def test_hit_names_its_source(store: Store, clock: SteppedClock) -> None:
     thread = await new_thread(store, "one", "two needle")
     [hit] = await search(store, "needle")
-    message = await store.message(hit.message or 0)
+    message = await store.load_message(hit.message or 0)
     assert message.body["content"] == hit.snippet == "two needle"
     assert hit.thread == thread
     assert hit.session == message.session

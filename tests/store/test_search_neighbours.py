@@ -124,18 +124,18 @@ async def test_lookups_and_empty_messages_are_not_neighbours(store: Store) -> No
 async def test_neighbour_that_the_passage_includes_is_left_out(store: Store) -> None:
     shown = "look at the ok button"
     thread = await new_thread(store, "ok", shown, "fine")
-    message = (await store.messages(thread))[1].id
-    [(before, after)] = await store.neighbours([(message, shown)])
+    message = (await store.list_messages(thread))[1].id
+    [(before, after)] = await store.find_neighbours([(message, shown)])
     assert str(before) == "user: ok", "words of the message itself are not neighbours"
     assert str(after) == "user: fine"
-    [(_, after)] = await store.neighbours([(message, f"{shown}\n→ fine")])
+    [(_, after)] = await store.find_neighbours([(message, f"{shown}\n→ fine")])
     assert after is None
-    assert await store.neighbours([(None, "an output")]) == [(None, None)]
+    assert await store.find_neighbours([(None, "an output")]) == [(None, None)]
 
 
 async def test_finds_neighbours_across_a_compaction(store: Store) -> None:
     thread = await numbered_thread(store, 4)
-    ids = [message.id for message in await store.messages(thread)]
+    ids = [message.id for message in await store.list_messages(thread)]
     shorter = new_user_message("short", kind="derived", origin=ids[3])
     await store.continue_session(thread, [ids[0], summary_message(), shorter], seen_count=4)
     await store.append(thread, numbered_messages(5, 6))
@@ -153,7 +153,7 @@ async def test_branch_keeps_the_neighbours_that_it_shares(store: Store) -> None:
     thread = await numbered_thread(store, 4)
     await compact_session(store, thread, tail=1)
     await store.append(thread, numbered_messages(5, 6))
-    history = await store.history(thread)
+    history = await store.load_history(thread)
     branch = await store.branch(thread, history[4].id)
     await append_texts(store, branch.id, "twig")
     expected = {"twig": ("user: m5", ""), "m5": ("user: m4", "user: m6")}

@@ -53,11 +53,11 @@ async def test_a_session_is_returned_unchanged(store: Store, clock: SteppedClock
         end_reason=None,
         message_count=0,
     )
-    assert await store.session("s1") == made
+    assert await store.load_session("s1") == made
 
 
 async def test_making_a_session_again_changes_nothing(store: Store) -> None:
-    first = await store.session(await new_thread(store, "hello", id="s1", title="One"))
+    first = await store.load_session(await new_thread(store, "hello", id="s1", title="One"))
     assert await store.create_session(NewSession(id="s1", title="Two")) == first
 
 
@@ -90,12 +90,12 @@ async def test_kinds_with_a_call_of_their_own_are_not_created(
 
 async def test_a_subagent_is_a_thread_of_its_own(store: Store) -> None:
     main = await new_thread(store, "go")
-    agent = await store.session(await new_thread(store, "sub", kind="subagent", parent=main))
+    agent = await store.load_session(await new_thread(store, "sub", kind="subagent", parent=main))
     assert agent.kind == "subagent"
     assert agent.parent == main
     assert agent.thread == agent.id
     assert await store.get_compression_tip(main) == main
-    assert await store.threads_started_by(main) == [agent]
+    assert await store.list_child_threads(main) == [agent]
     listed = {row.first.id for row in await store.list_threads()}
     assert listed == {main, agent.id}
     assert await read_history(store, main) == "go"
@@ -110,7 +110,7 @@ async def test_a_child_is_of_its_parents_tenant(store: Store) -> None:
     main = await new_thread(store, "go", tenant="a")
     with pytest.raises(UnknownIdError):
         await store.create_session(NewSession(kind="subagent", parent=main, tenant="b"))
-    [message] = await store.messages(main)
+    [message] = await store.list_messages(main)
     for child in (
         await store.create_session(NewSession(kind="subagent", parent=main, tenant="a")),
         (await commit_compaction(store, main)).session,
@@ -186,7 +186,7 @@ async def test_a_session_ends_and_an_append_reopens_it(store: Store, clock: Step
     clock.now += 9
     assert await store.end_session(thread, "again") == ended, "the first end stands"
     await append_texts(store, thread, "two")
-    session = await store.session(thread)
+    session = await store.load_session(thread)
     assert session.is_live
     assert await read_context(store, thread) == "one, two"
 
@@ -197,7 +197,7 @@ async def test_only_something_new_reopens(store: Store) -> None:
     ended = await store.end_session(thread, "user")
     await store.append(thread, [message])
     await store.append(thread, [])
-    assert await store.session(thread) == ended
+    assert await store.load_session(thread) == ended
 
 
 async def test_a_continued_session_ends_at_its_tip(store: Store) -> None:
@@ -206,7 +206,7 @@ async def test_a_continued_session_ends_at_its_tip(store: Store) -> None:
     ended = await store.end_session(thread, "user")
     assert ended.id == continued
     assert ended.end_reason == "user"
-    session = await store.session(thread)
+    session = await store.load_session(thread)
     assert session.end_reason == "compression"
     [row] = await store.list_threads()
     assert row.tip == ended
@@ -222,9 +222,9 @@ async def test_the_stores_own_end_reasons_are_not_given(
 
 async def test_unknown_ids_are_refused(store: Store) -> None:
     calls = (
-        store.session("x"),
-        store.messages("x"),
-        store.history("x"),
+        store.load_session("x"),
+        store.list_messages("x"),
+        store.load_history("x"),
         store.get_compression_tip("x"),
         store.end_session("x", "user"),
         store.append("x", user_messages("a")),
@@ -238,9 +238,9 @@ async def test_unknown_ids_are_refused(store: Store) -> None:
         store.outputs.put_output("x", "text"),
         store.continue_session("x", [], seen_count=0),
         store.state.list_nodes("x"),
-        store.message(9),
-        store.compactions("x"),
-        store.thread_sessions("x"),
+        store.load_message(9),
+        store.list_compactions("x"),
+        store.list_thread_sessions("x"),
     )
     for call in calls:
         with pytest.raises(UnknownIdError):

@@ -69,7 +69,7 @@ async def test_a_backup_is_a_whole_store(tmp_path: Path) -> None:
     await store.backup(str(tmp_path / "copy.db"))
     await writing
     copy = open_at(f"sqlite:///{tmp_path}/copy.db")
-    copied_texts = texts_of(await copy.history(thread))
+    copied_texts = texts_of(await copy.load_history(thread))
     assert copied_texts[:500] == numbered_texts(1, 500)
     assert len(copied_texts) in (500, 900)
     health = await copy.check()
@@ -138,7 +138,7 @@ async def everything(path: Path, session: str) -> list[str]:
     """Read everything; return the problems that are reported without an error."""
     store = open_store(path)
     try:
-        await store.history(session)
+        await store.load_history(session)
         await search(store, "words")
         return list((await store.check()).problems)
     finally:
@@ -177,7 +177,7 @@ async def test_the_intact_part_of_a_damaged_store_is_exported(tmp_path: Path) ->
     assert len(kept) > DAMAGED_MESSAGES / 2
     again = open_store(tmp_path / "again.db")
     assert await again.import_lines(lines) == [session]
-    history = await again.history(session)
+    history = await again.load_history(session)
     assert [message.body for message in history] == [line["body"] for line in kept]
     health = await again.check()
     assert health.problems == ()

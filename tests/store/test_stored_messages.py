@@ -57,7 +57,7 @@ async def test_any_json_is_returned_unchanged(store: Store, bodies: list[Any]) -
     session = await store.create_session(NewSession())
     before = [json.dumps(body) for body in bodies]
     await store.append(session.id, [NewMessage(body) for body in bodies])
-    for found in (await store.messages(session.id), await store.history(session.id)):
+    for found in (await store.list_messages(session.id), await store.load_history(session.id)):
         assert [json.dumps(message.body) for message in found] == before, (
             "key order and every character count"
         )
@@ -76,7 +76,7 @@ async def test_invented_tool_names_are_accepted(store: Store, names: list[str]) 
         "content": "x",
     }
     thread = await new_thread(store, NewMessage(body), NewMessage(answer))
-    messages = await store.messages(thread)
+    messages = await store.list_messages(thread)
     assert [message.body for message in messages] == [
         body,
         answer,
@@ -93,7 +93,7 @@ async def test_unusual_event_ids_are_stored_or_refused(
         [stored] = await store.append(session.id, [new_user_message("x", event=event)])
     except InputError:
         assert "\0" in event or any("\ud800" <= letter <= "\udfff" for letter in event)
-        assert await store.messages(session.id) == []
+        assert await store.list_messages(session.id) == []
     else:
         assert stored.event == event
 
@@ -116,7 +116,7 @@ async def test_invalid_messages_are_refused_and_nothing_is_stored(
 ) -> None:
     with pytest.raises(InputError):
         await store.append(thread, [new_user_message("fine"), NewMessage(body)])
-    assert await store.messages(thread) == []
+    assert await store.list_messages(thread) == []
 
 
 async def test_a_too_deeply_nested_message_is_refused(store: Store, thread: str) -> None:
@@ -134,7 +134,7 @@ async def test_a_too_deeply_nested_message_is_refused(store: Store, thread: str)
 async def test_invalid_token_count_is_refused(store: Store, thread: str, tokens: Any) -> None:
     with pytest.raises(InputError, match=r"cannot have .* tokens"):
         await store.append(thread, [new_user_message("x", tokens=tokens)])
-    assert await store.messages(thread) == []
+    assert await store.list_messages(thread) == []
 
 
 async def test_a_message_is_returned_with_its_metadata(
@@ -152,8 +152,8 @@ async def test_a_message_is_returned_with_its_metadata(
         tokens=7,
         created=clock.now,
     )
-    assert await store.messages(thread) == [stored]
-    assert await store.message(stored.id) == stored
+    assert await store.list_messages(thread) == [stored]
+    assert await store.load_message(stored.id) == stored
 
 
 async def test_a_derived_message_names_its_origin_and_is_not_in_the_history(
@@ -173,7 +173,7 @@ async def test_a_derived_message_names_its_origin_and_is_not_in_the_history(
             )
         ],
     )
-    message = await store.message(small.id)
+    message = await store.load_message(small.id)
     assert message.origin == whole.id
     assert await read_context(store, thread) == f"{long}, short"
     assert await read_history(store, thread) == long
@@ -227,7 +227,7 @@ async def test_simultaneous_appends_keep_the_order_of_their_calls(
     await asyncio.gather(*(append_texts(store, thread, f"{n}a", f"{n}b") for n in range(40)))
     expected = ", ".join(f"{n}a, {n}b" for n in range(40))
     assert await read_context(store, thread) == expected
-    messages = await store.messages(thread)
+    messages = await store.list_messages(thread)
     assert [message.seq for message in messages] == list(range(80))
 
 
@@ -235,25 +235,25 @@ async def test_pages_of_a_session_and_of_a_history(store: Store) -> None:
     thread = await numbered_thread(store, 6)
     continued = await compact_session(store, thread)
     await store.append(thread, numbered_messages(7, 9))
-    whole = await store.history(thread)
+    whole = await store.load_history(thread)
     for start in range(11):
         for limit in (0, 1, 3, 20):
-            history = await store.history(thread, start=start, limit=limit)
+            history = await store.load_history(thread, start=start, limit=limit)
             assert history == whole[start : start + limit]
-        assert await store.history(thread, start=start) == whole[start:]
-    messages = await store.messages(continued, start=1, limit=2)
+        assert await store.load_history(thread, start=start) == whole[start:]
+    messages = await store.list_messages(continued, start=1, limit=2)
     assert texts_of(messages) == [
         "summary",
         "m5",
     ]
-    messages = await store.messages(continued, start=-5, limit=1)
+    messages = await store.list_messages(continued, start=-5, limit=1)
     assert texts_of(messages) == ["m1"]
 
 
 async def test_a_message_is_read_by_its_tenant_only(store: Store) -> None:
     thread = await new_thread(store, "private", tenant="a")
-    [message] = await store.messages(thread)
-    stored_message = await store.message(message.id, tenant="a")
+    [message] = await store.list_messages(thread)
+    stored_message = await store.load_message(message.id, tenant="a")
     assert stored_message.id == message.id
     with pytest.raises(UnknownIdError):
-        await store.message(message.id, tenant="b")
+        await store.load_message(message.id, tenant="b")

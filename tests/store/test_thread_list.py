@@ -86,7 +86,7 @@ async def test_messages_count_once_through_compactions_and_undos(
     assert row.last_active == clock.now
     await store.undo(thread)
     assert counts(await row_of(store, thread)) == (7, 63, 0)
-    history = await store.history(thread)
+    history = await store.load_history(thread)
     assert len(history) == 7
 
 
@@ -109,7 +109,7 @@ async def test_only_history_messages_count(store: Store, clock: SteppedClock) ->
 async def test_a_branch_counts_what_it_shares(store: Store, clock: SteppedClock) -> None:
     thread = await new_thread(store, *messages_of_tokens(1, 2, 4, 8, 16, 32))
     await compact_session(store, thread)
-    shared = await store.history(thread)
+    shared = await store.load_history(thread)
     clock.now += 10
     early = await store.branch(thread, shared[2].id)
     late = await store.branch(thread, shared[5].id)

@@ -108,7 +108,7 @@ async def test_a_branch_begins_with_the_pins_of_its_parent_and_keeps_them(
 ) -> None:
     thread = await new_thread(store, *numbered_messages(0, 3))
     kept = await store.state.put_pin(thread, "Never push to main.")
-    history = await store.history(thread)
+    history = await store.load_history(thread)
     branch = await store.branch(thread, history[-1].id)
     await store.state.delete_pin(thread, kept.id)
     assert await store.state.list_pins(thread) == []

@@ -53,7 +53,7 @@ async def rich_thread(store: Store, clock: SteppedClock) -> str:
         tenant="t",
         title="Räksmörgås",
     )
-    first = await store.messages(thread)
+    first = await store.list_messages(thread)
     clock.now += 1
     await store.append(
         thread,
@@ -99,7 +99,7 @@ async def rich_thread(store: Store, clock: SteppedClock) -> str:
             call_id=call,
             tool="run",
         )
-    history = await store.history(thread)
+    history = await store.load_history(thread)
     bounds = {"first_message": history[0].id, "last_message": history[2].id}
     sources = tuple(str(message.id) for message in history[:3])
     leaf = make_node("n1", thread, **bounds, sources=sources)
@@ -150,7 +150,7 @@ async def test_export_and_import_keep_everything(
         [hit] = await search(each, "carried", tenant="t")
         assert hit.thread == thread
     [node, _] = await other_store.state.list_nodes(thread)
-    first_three = (await other_store.history(thread))[:3]
+    first_three = (await other_store.load_history(thread))[:3]
     assert node.sources == tuple(str(message.id) for message in first_three)
     assert node.first_message == first_three[0].id
     assert node.last_message == first_three[2].id
@@ -164,7 +164,7 @@ async def test_a_branch_is_exported_with_the_history_it_shares(
 ) -> None:
     thread = await numbered_thread(store, 8)
     await compact_session(store, thread)
-    last = (await store.history(thread))[-1]
+    last = (await store.load_history(thread))[-1]
     branch = await store.branch(thread, last.id)
     await append_texts(store, branch.id, "b1")
     lines = await store.export(branch.id)
@@ -321,18 +321,18 @@ async def test_import_guesses_missing_session_kinds(store: Store) -> None:
     assert await store.import_lines(lines) == ["a", "early", "second", "of user"]
     for name in ("a", "next", "last"):
         assert await store.get_compression_tip(name) == "last"
-        stored_session = await store.session(name)
+        stored_session = await store.load_session(name)
         assert stored_session.thread == "a"
     for name in ("early", "second", "of user"):
         assert await store.get_compression_tip(name) == name
-        stored_session = await store.session(name)
+        stored_session = await store.load_session(name)
         assert stored_session.kind == "subagent"
     assert await read_history(store, "a") == "one, two"
     assert await read_history(store, "early") == "three"
     [stored] = await store.append("a", user_messages("four"))
     assert stored.session == "last"
     assert await store.append("early", [new_user_message("e")])
-    messages = await store.messages("early")
+    messages = await store.list_messages("early")
     assert texts_of(messages) == ["three", "e"]
 
 
@@ -353,7 +353,7 @@ async def test_a_parent_may_follow_its_child_or_be_in_another_file(
     )
     assert await store.get_compression_tip("a") == "b"
     await store.import_lines([{**HEAD, "thread": "c"}, session("c", "b", started=3.0)])
-    stored_session = await store.session("c")
+    stored_session = await store.load_session("c")
     assert stored_session.kind == "subagent"
     later = NewSession(id="d")
     await store.create_session(later)

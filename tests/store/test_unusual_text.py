@@ -50,7 +50,7 @@ async def test_message_with_unusual_text_is_stored_and_found(
     snippets = []
     for each in (store, other_store):
         thread = await new_thread(each, *messages, id="s")
-        history = await each.history(thread)
+        history = await each.load_history(thread)
         assert texts_of(history)[:3] == texts
         await each.outputs.put_output(
             thread,

@@ -130,7 +130,7 @@ def test_a_batch_is_one_transaction_and_one_wake_up(database: Any) -> None:
             loop.woken = 0
         await asyncio.gather(*tasks)
         counted = database.commits, loop.woken
-        messages = await store.messages(session.id)
+        messages = await store.list_messages(session.id)
         assert len(messages) == 100
         await store.close()
         return counted
@@ -179,13 +179,13 @@ async def test_closing_writes_what_is_queued_and_then_refuses(
     assert len(await asyncio.gather(*tasks)) == 20
     for call in (
         append_texts(store, thread, "late"),
-        store.messages(thread),
+        store.list_messages(thread),
     ):
         with pytest.raises(StoreClosedError):
             await call
     await store.close()
     again = open_at(url, clock)
-    messages = await again.messages(thread)
+    messages = await again.list_messages(thread)
     assert len(messages) == 20
     await again.close()
 
@@ -246,7 +246,7 @@ async def test_batch_on_a_full_disk_is_stored_completely_or_not_at_all(
     failed = [result for result in results if isinstance(result, BaseException)]
     assert failed
     assert {type(error) for error in failed} == {StoreFullError}
-    messages = await store.messages(thread)
+    messages = await store.list_messages(thread)
     assert len(messages) == 1 + len(results) - len(failed)
     await store.close()
 

@@ -149,10 +149,7 @@ async def run(
     conversation: Messages = CONVERSATION,
 ) -> tuple[Compaction, int, int]:
     try:
-        result: tuple[Compaction, int, int] = await runner.run(
-            setup_of(engine), Job(conversation), summarizer
-        )
-        return result
+        return await runner.run(setup_of(engine), Job(conversation), summarizer)
     finally:
         await runner.close(10)
 

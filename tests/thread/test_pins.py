@@ -29,7 +29,7 @@ async def compact_times(
 ) -> str:
     """Send pages until the conversation was compacted this many times; return the text in view."""
     turn = 0
-    while len(await conversations.store.compactions(conversation.id)) < count:
+    while len(await conversations.store.list_compactions(conversation.id)) < count:
         turn += 1
         await conversation.send(numbered_text(turn, 1_500, "page"))
     return "\n".join(text_of(body) for body in conversation.messages)

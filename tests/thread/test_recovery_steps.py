@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from everthread import classify_error
 from everthread.core.provider_errors.classification import ErrorVerdict
-from everthread.thread.recovery import RecoveryAttempts, find_lower_cap
+from everthread.thread.recovery import RecoveryAttempts, compute_lower_cap
 
 
 def test_a_cap_never_falls_below_a_thinking_budget() -> None:
     """Providers refuse an output cap that the thinking budget reaches."""
     verdict = ErrorVerdict("max_tokens_too_large", "it says so", available_output=2_000)
-    assert find_lower_cap(verdict, 8_000, None) == 2_000
-    assert find_lower_cap(verdict, 8_000, 4_000) is None
+    assert compute_lower_cap(verdict, 8_000, None) == 2_000
+    assert compute_lower_cap(verdict, 8_000, 4_000) is None
     step = RecoveryAttempts().next_step(
         verdict, output_cap=8_000, enabled=True, thinking_budget=4_000
     )

@@ -92,7 +92,7 @@ async def test_every_search_returns_the_same_turn_number(store: Store) -> None:
         "content": [result],
     }
     await append(store, thread, user_message(reminder), results)
-    last_message = (await store.messages(thread))[-1].id
+    last_message = (await store.list_messages(thread))[-1].id
     branch = await store.branch(thread, last_message, new=NewSession(kind="branch"))
     for searched_thread in (thread, branch.id):
         walnut = user_message("The walnut shelf is for the harbour office.")
@@ -219,8 +219,8 @@ async def test_searches_other_threads_only_if_allowed(
     other = await store_thread(store, "The vault is behind the mirror.")
     foreign = await store_thread(store, "The vault is in the cellar.", tenant="rival")
     foreign_output = await store.outputs.put_output(foreign, "vault number 9", tool="dump")
-    other_message = (await store.history(other))[0].id
-    foreign_message = (await store.history(foreign))[0].id
+    other_message = (await store.load_history(other))[0].id
+    foreign_message = (await store.load_history(foreign))[0].id
     thread_lookup = look_up(store, thread)
     tenant_lookup = look_up(store, thread, reach="all")
     for mode in ("text", "regex"):

@@ -40,21 +40,21 @@ class CountingStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def history(self, *arguments: Any, **options: Any) -> list[StoredMessage]:
-        messages: list[StoredMessage] = await self._store.history(*arguments, **options)
+    async def load_history(self, *arguments: Any, **options: Any) -> list[StoredMessage]:
+        messages: list[StoredMessage] = await self._store.load_history(*arguments, **options)
         self.count += len(messages)
         return messages
 
-    async def message(self, *arguments: Any, **options: Any) -> StoredMessage:
+    async def load_message(self, *arguments: Any, **options: Any) -> StoredMessage:
         self.count += 1
-        messages: StoredMessage = await self._store.message(*arguments, **options)
+        messages: StoredMessage = await self._store.load_message(*arguments, **options)
         return messages
 
 
 async def test_reads_only_the_messages_of_the_requested_part(store: Store) -> None:
     rows = [f"Row {number}: {'x ' * 100}" for number in range(MESSAGES)]
     thread = await store_user_texts(store, *rows)
-    ids = [message.id for message in await store.history(thread)]
+    ids = [message.id for message in await store.load_history(thread)]
     covered = ids[FIRST:LAST]
     node = Node(
         id="n0123456789ab",
@@ -123,7 +123,7 @@ async def test_a_summary_expands_to_all_messages_it_covers(
     messages = [f"Page {n}: {make_text(700, f'page {n}')} end-{n}" for n in range(14)]
     for message in messages:
         await conversation.send(message)
-    records = await conversations.store.compactions(conversation.id)
+    records = await conversations.store.list_compactions(conversation.id)
     assert len(records) >= 2
     [summary] = [item for item in conversation.stored if item.kind == "summary"]
     assert summary_text(mark_summary(summary.body))

@@ -313,8 +313,8 @@ async def assert_library(client: str, api: Api, tmp_path: Path) -> None:
     keep_bodies(tmp_path, provider.log)
     store = open_store(home / "everthread.db")
     threads = await store.list_threads()
-    told = await store.history(threads[0].first.id)
-    made = await store.compactions(threads[0].first.id)
+    told = await store.load_history(threads[0].first.id)
+    made = await store.list_compactions(threads[0].first.id)
     await store.close()
     log = [record for record in provider.log if record.path != "/v1/messages/count_tokens"]
     cache = Cache.of([record for record in log if record.status == 200])

@@ -72,8 +72,8 @@ async def expect_page(tab: Tab, address: str, folder: Path | None = None) -> Non
 
 
 async def thread_pages(store: Store, thread: str) -> list[str]:
-    first = (await store.history(thread, limit=1))[0]
-    records = await store.compactions(thread)
+    first = (await store.load_history(thread, limit=1))[0]
+    records = await store.list_compactions(thread)
     return [
         f"/dashboard/threads/{thread}",
         f"/dashboard/threads/{thread}/messages/{first.id}",
@@ -138,7 +138,7 @@ async def test_hostile_text_is_inert(tmp_path: Path) -> None:
         ]
         thread = await make_thread(store, title=evil, said=said)
         await compact_thread(store, thread)
-        huge = (await store.history(thread, start=2, limit=1))[0]
+        huge = (await store.load_history(thread, start=2, limit=1))[0]
         for path in (
             "/",
             *await thread_pages(store, thread),
@@ -210,7 +210,7 @@ async def test_undo_and_pin_on_the_page(
         tab = await enter(browser, url, pages)
         thread = await make_thread(store, title="The ledger")
         await compact_thread(store, thread)
-        record = (await store.compactions(thread))[0]
+        record = (await store.list_compactions(thread))[0]
         await tab.open(f"{url}/dashboard/threads/{thread}/compactions/{record.id}")
         await tab.submit("form[action$='/undo']")
         assert "The compaction was undone" in await tab.run("document.body.innerText")

@@ -75,7 +75,7 @@ async def assert_threads(store: Store, provider: Provider, threads: list[str]) -
         if record.request is not None
     )
     for thread in threads:
-        history = await store.history(thread)
+        history = await store.load_history(thread)
         said = [text_of(item.body) for item in history if item.body["role"] == "user"]
         assert said == [f"{thread[:6]}-{number}" for number in range(MESSAGES)]
         assert [item.body["role"] for item in history] == [

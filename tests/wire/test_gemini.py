@@ -249,19 +249,19 @@ class TestMeaning:
                 {"functionCall": {**SIGNED["functionCall"], "id": "x"}},
             ],
         }
-        assert gemini.make_comparable_content(said) == gemini.make_comparable_content(bare)
-        answered = gemini.make_comparable_content(
+        assert gemini.make_comparable_message(said) == gemini.make_comparable_message(bare)
+        answered = gemini.make_comparable_message(
             {"role": "user", "parts": [ANSWERED, "no object"]}
         )
         block = result_block("read_file", "print(1)")
         assert answered == user_message([block])
         assert (
-            gemini.make_comparable_content({"role": "user", "parts": [ANSWERED, ANSWERED]})
+            gemini.make_comparable_message({"role": "user", "parts": [ANSWERED, ANSWERED]})
             == answered
         ), "Gemini CLI resumed"
         assert (
-            gemini.make_comparable_content("nothing")
-            == gemini.make_comparable_content({"parts": 1})
+            gemini.make_comparable_message("nothing")
+            == gemini.make_comparable_message({"parts": 1})
             == user_message([])
         )
 

@@ -55,8 +55,8 @@ class AgentBuilder:
     async def before_compaction(self, session: str) -> None:
         """Save memory and show the open tasks, before a compaction of this session is committed."""
         await self.memory.wait_for_changes()
-        thread = (await self.store.session(session)).thread
-        if (await self.store.session(thread)).kind != "subagent":
+        thread = (await self.store.load_session(session)).thread
+        if (await self.store.load_session(thread)).kind != "subagent":
             self.prompt.set_todo(await load_todo(self.store, thread))
 
     def _make_builtin_tools(self) -> list[Tool]:

@@ -40,7 +40,7 @@ LOCK_FILE = ".memory.lock"
 _SAFE_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
-def find_tenant_memory_folder(home: Path, tenant: str) -> Path:
+def get_tenant_memory_folder(home: Path, tenant: str) -> Path:
     """Return the folder of a tenant's memory, always inside the home."""
     if tenant == DEFAULT_TENANT:
         return home

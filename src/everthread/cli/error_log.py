@@ -16,11 +16,11 @@ LOG_FILE = "errors.log"
 
 
 MAX_LOG_BYTES = 1_000_000
-"""Maximum bytes of the log, after which it starts again."""
+"""Maximum bytes of the log. A larger log is emptied before the next entry."""
 
 
 def log_unexpected_error(error: Exception) -> str:
-    """Write the traceback of an unexpected error to the log; return the message for the user."""
+    """Write the traceback of an unexpected error to the log, and return the message for the user."""
     message = redact(f"unexpected error: {type(error).__name__}: {error}")
     details = type(error).__name__
     # An exception whose own `__str__` fails is named by its class.

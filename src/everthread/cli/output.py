@@ -83,7 +83,7 @@ def print_text(*parts: str | tuple[str, str] | Text) -> None:
 
 
 def print_error(text: str) -> None:
-    """Print on standard error; a terminal gets the text wrapped at words."""
+    """Print on standard error. On a terminal, wrap the text at words."""
     lines = escape_controls(text).splitlines()
     if sys.stderr.isatty():
         lines = _wrap_lines(lines, shutil.get_terminal_size().columns)

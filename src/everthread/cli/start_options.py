@@ -54,7 +54,7 @@ YesOption = Annotated[
 
 
 def with_base_url(config: Config, base_url: str | None) -> Config:
-    """Return the configuration with another address of the model; the address determines the provider."""
+    """Return the configuration with another address of the model, which also determines the provider."""
     if base_url is None:
         return config
     checked_url = parse_config(
@@ -73,16 +73,16 @@ class ResumeCommand(TyperCommand):
 
 def fill_missing_ids(args: list[str]) -> list[str]:
     """Insert `RESUME_WITHOUT_ID` after every `--resume` that no id follows."""
-    result: list[str] = []
+    filled_args: list[str] = []
     for index, argument in enumerate(args):
-        result.append(argument)
+        filled_args.append(argument)
         if argument == "--":
-            return [*result, *args[index + 1 :]]
+            return [*filled_args, *args[index + 1 :]]
         if argument in ("--resume", "-r") and (
             index + 1 == len(args) or args[index + 1].startswith("-")
         ):
-            result.append(RESUME_WITHOUT_ID)
-    return result
+            filled_args.append(RESUME_WITHOUT_ID)
+    return filled_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,10 @@ class StartOptions:
 
     config: Config
     model: str | None
-    thread: str | None
+    thread_id: str | None
     workspace: Path
     can_ask: bool
-    """Whether a person can be asked."""
+    """Whether questions can be put to a person."""
     resume_options: str
     """Options that a later command needs to reach the same server."""
 
@@ -108,18 +108,18 @@ def read_start_options(
     workspace: str,
     can_ask: bool,
 ) -> StartOptions:
-    """Check the options; without a thread to resume, also choose the model."""
+    """Check the options. Without a thread to resume, also choose the model."""
     directory = Path(workspace).expanduser().resolve()
     if not directory.is_dir():
         raise InputError(f"--workspace {workspace}: there is no such directory")
     config = with_base_url(load_config(), base_url)
-    thread = RESUME_WITHOUT_ID if continue_ and resume is None else resume
-    model = model if thread else choose_model(config, model, can_ask=can_ask)
+    thread_id = RESUME_WITHOUT_ID if continue_ and resume is None else resume
+    model = model if thread_id else choose_model(config, model, can_ask=can_ask)
     resume_options = "" if base_url is None else f" --base-url {shlex.quote(base_url)}"
     return StartOptions(
         config,
         model,
-        thread=thread,
+        thread_id=thread_id,
         workspace=directory,
         can_ask=can_ask,
         resume_options=resume_options,

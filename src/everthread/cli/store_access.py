@@ -1,4 +1,4 @@
-"""Open the store for a command; find threads and their titles in it."""
+"""Open the store for a command, and find threads and their titles in it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def with_store(
     create: bool = False,
     empty_if_missing: bool = False,
 ) -> T:
-    """Run `work` on the store at `url`, or on the configured one; return its result.
+    """Run `use_store` on the store at `url` or on the configured one, and return its result.
 
-    `create`: make the store if it does not exist. `empty_if_missing`: if no store is configured and none exists yet,
-    use an empty temporary one instead of raising an error.
+    `create` makes the store if it does not exist. With `empty_if_missing`, if no store is configured and none exists
+    yet, use an empty temporary one instead of raising an error.
     """
     from everthread import factory
 
@@ -58,7 +58,7 @@ def with_session(
     *,
     tenant: str | None,
 ) -> T:
-    """Run `use_session` on the store and the session with this id, or with this beginning of it."""
+    """Run `use_session` on the store and the session whose id is or begins with `session_id`."""
 
     async def find_and_use(store: Store) -> T:
         return await use_session(store, await store.resolve(session_id, tenant=tenant))

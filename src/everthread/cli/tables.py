@@ -15,7 +15,7 @@ from everthread.cli.formats import shorten_path
 from everthread.cli.output import console, escape_controls, print_text
 
 MAX_ROWS = 20
-"""Rows of a long table that are shown without `--all`."""
+"""Maximum rows of a table that are shown without `--all`."""
 
 
 MARGIN_WIDTH = 3
@@ -27,7 +27,7 @@ MIN_COLUMN_WIDTH = 10
 
 
 MIN_LINE_COLUMN_WIDTH = 24
-"""The same in `print_one_line_rows`, which leaves out other columns first."""
+"""The same limit in `print_one_line_rows`, which leaves out other columns first."""
 
 
 def print_table(
@@ -37,10 +37,11 @@ def print_table(
     *,
     max_rows: int | None = None,
 ) -> None:
-    """Print a table. A heading ending in `>` is right-aligned, in `…` cut to fit, in `~` folded to fit.
+    """Print a table, whose columns are formatted by the last character of their headings.
 
-    A column without any value is left out. A table too wide for the terminal is printed row by row as blocks: no
-    figure loses digits and no line is wider than the terminal. `max_rows`: rows that are shown without `--all`.
+    A column is right-aligned if its heading ends in `>`, cut to fit if it ends in `…`, and folded to fit if it ends in
+    `~`. A column without any value is left out. A table too wide for the terminal is printed row by row as blocks, so
+    that no figure loses digits and no line is wider than the terminal. `max_rows` limits the rows that are shown.
     """
     all_rows = list(rows)
     shown_rows = all_rows[:max_rows]
@@ -60,7 +61,7 @@ def print_table(
 def print_one_line_rows(
     title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]
 ) -> None:
-    """Print a table with one line for each row at any width, in the same form whatever the rows hold.
+    """Print a table with one line for each row at any width, in the same format for all values.
 
     Headings are marked as in `print_table`. If the columns do not fit, the last ones are left out first.
     """
@@ -74,7 +75,7 @@ def print_one_line_rows(
 
 @dataclass(slots=True)
 class _Column:
-    """A column of a table: its name, the mark at the end of its heading, its values as text."""
+    """A column of a table, with the mark at the end of its heading and its values as text."""
 
     name: str
     mark: str
@@ -128,15 +129,15 @@ def _print_columns(columns: Sequence[_Column]) -> None:
 
 
 def _print_blocks(columns: Sequence[_Column]) -> None:
-    """Print each row as a block: its first value, and below it the other values with their names."""
+    """Print each row as a block, with its first value as heading and the other values with their names below."""
     first_column, *other_columns = columns
-    for row, first_cell in enumerate(first_column.cells):
+    for row_index, first_cell in enumerate(first_column.cells):
         console.print(Text(first_cell, "bold"), soft_wrap=False)
         lines = [""]
         for column in other_columns:
-            if not column.cells[row]:
+            if not column.cells[row_index]:
                 continue
-            value = f"{column.name} {column.cells[row]}"
+            value = f"{column.name} {column.cells[row_index]}"
             if lines[-1] and cell_len(f"  {lines[-1]} · {value}") > console.width:
                 lines.append("")
             lines[-1] += f" · {value}" if lines[-1] else value
@@ -156,19 +157,19 @@ def print_bars(title: str, rows: Sequence[tuple[str, int, str]]) -> None:
     label_width = max((len(format_cell(label)) for label, _, _ in rows), default=0)
     figure_width = max((len(format_cell(value)) for _, value, _ in rows), default=0)
     note_width = max((len(format_cell(note)) for _, _, note in rows), default=0)
-    largest = max((value for _, value, _ in rows), default=0)
+    max_value = max((value for _, value, _ in rows), default=0)
     bar_width = max(console.width - label_width - figure_width - note_width - 6, 10)
     print_text((title, "bold"))
     for label, value, note in rows:
-        bar = draw_bar(value, largest, bar_width)
+        bar = draw_bar(value, max_value, bar_width)
         print_text(f"{label:<{label_width}}  {bar:<{bar_width}}  {value:>{figure_width},}  {note}")
     console.print()
 
 
-def draw_bar(value: int, largest: int, width: int) -> str:
+def draw_bar(value: int, max_value: int, width: int) -> str:
     """Draw a bar in eighths of a column. Any value above zero is visible."""
-    if value <= 0 or largest <= 0:
+    if value <= 0 or max_value <= 0:
         return ""
-    eighths = max(value * width * 8 // largest, 1)
+    eighths = max(value * width * 8 // max_value, 1)
     partial_cells = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
     return "█" * (eighths // 8) + partial_cells[eighths % 8]

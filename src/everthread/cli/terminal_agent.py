@@ -1,4 +1,4 @@
-"""Open the agent of `chat` and `run`: in a new thread, or in the one to resume."""
+"""Open the agent of `chat` and `run`, in a new thread or in the one to resume."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ async def open_terminal_agent(
 ) -> Agent:
     """Open an agent for `chat` or `run`, in a new thread or in the one to resume.
 
-    A resumed thread uses the named model, else its own model if that is usable, else the default model. If neither is
-    usable, the error is about the thread's own model.
+    A resumed thread uses the given model, or else its own model if that is usable, or else the default model. If
+    neither of these is usable, the error is about the thread's own model.
     """
     config = start_options.config
     model = start_options.model
     if resume is not None:
         session = await store.resolve(resume)
-        tip = await store.session(await store.get_compression_tip(session.id))
-        thread_model = tip.model or session.model
+        last_session = await store.load_session(await store.get_compression_tip(session.id))
+        thread_model = last_session.model or session.model
         if (
             model is None
             and thread_model

@@ -38,7 +38,7 @@ def format_iso(seconds: float | None) -> str | None:
 
 
 def format_age(seconds: float, now: float) -> str:
-    """Format how long ago, up to a month; then the day. A clock may be a minute ahead."""
+    """Format how long ago a time was, or its day if it is more than a month ago. A clock may be a minute ahead."""
     age = now - seconds
     if not -MINUTE_SECONDS < age < MAX_RELATIVE_DAYS * DAY_SECONDS:
         date = make_local_time(seconds)

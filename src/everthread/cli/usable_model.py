@@ -1,4 +1,4 @@
-"""Check that the model of a chat can be used; else say what to do, and offer a small local model."""
+"""Check that the model of a chat can be used, or else say what to do and offer a small local model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOCAL_MODEL_OFFER = (
 
 
 def find_model_problem(config: Config, model: str | None) -> str:
-    """Return why no model can be used (none is named, or its key is missing) and what to do; empty if one can."""
+    """Return why the model cannot be used and what to do about it; empty if it can be used."""
     choice, problem = check_choice(config.model, model)
     if not problem:
         return ""

@@ -1,13 +1,14 @@
 """Engines that plan and finish: the base of both built-in engines.
 
-    plan = engine.plan(history, state)
-    drafts = await request_drafts(summarizer, plan.requests)
-    result = engine.finish(plan, drafts)        # a compaction, or a plan that asks for more
+    step = engine.start(engine_input, state)
+    while isinstance(step, Plan):
+        drafts = await request_drafts(summarizer, step.requests)
+        step = engine.resume(step, drafts)
 
-`PlanningEngine.run` is this loop, for compactions and refits. Its caller chooses how drafts are requested, and where
-each step runs. The steps read no store and call no model, and their values can be pickled, so they can run in a thread
-or in another process. An engine keeps only what it has read of messages, so that the next plan reads only new ones. The
-result replaces the middle of a history with one summary message.
+`PlanningEngine.run` is this loop. Its caller chooses how drafts are requested, and where each step runs. A worker
+process takes the same steps, one for each call. The steps read no store and call no model, and their values can be
+pickled, so they can run in a thread or in another process. An engine keeps only what it has read of messages, so that
+the next plan reads only new ones. The result replaces the middle of a history with one summary message.
 """
 
 from __future__ import annotations
@@ -123,12 +124,13 @@ class Plan:
 
 AskForDrafts = Callable[[Sequence[SummaryRequest]], Awaitable[list[SummaryDraft]]]
 """Returns a draft for each request, in order."""
-CallStep = Callable[..., Awaitable[Any]]
-"""Calls a function with arguments and returns its result, as `asyncio.to_thread` does."""
+TakeStep = Callable[[], Compaction | Plan]
+CallStep = Callable[[TakeStep], Awaitable[Compaction | Plan]]
+"""Calls a step and returns its result, as `asyncio.to_thread` does."""
 
 
-async def _call(function: Callable[..., Any], *values: Any) -> Any:
-    return function(*values)
+async def _call(take_step: TakeStep) -> Compaction | Plan:
+    return take_step()
 
 
 class PlanningEngine(ContextEngine):
@@ -175,14 +177,15 @@ class PlanningEngine(ContextEngine):
         """Return the engine's state. `graph`: the graph that was read from the store, if any."""
         return EngineState(self._thread_state, self._notes, graph)
 
-    async def read_state(self, history: CompactionInput) -> EngineState:  # noqa: ARG002
-        """Return the engine's state, with everything from the store that a plan of this history needs."""
+    async def read_state(self, compaction_input: CompactionInput) -> EngineState:  # noqa: ARG002
+        """Return the engine's state, with everything from the store that a plan for this input needs."""
         return self.current_state()
 
-    def plan(self, history: CompactionInput, state: EngineState) -> Plan:
+    def plan(self, compaction_input: CompactionInput, state: EngineState) -> Plan:
         """Decide what a compaction replaces, and which drafts it needs. `finish` completes it."""
         services = self._services
-        compaction_input = replace(history, has_model=history.has_model and not history.dry_run)
+        if compaction_input.dry_run:
+            compaction_input = replace(compaction_input, has_model=False)
         plan = Plan(compaction_input, self._plan_cut(compaction_input), services.clock())
         if not plan.cut_plan.has_work or plan.cut_plan.only_prunes:
             return plan
@@ -211,16 +214,16 @@ class PlanningEngine(ContextEngine):
 
         Prune and cut the new messages. If that is not enough, let the journal summarise more messages.
         """
-        history = refit_input.to_compaction_input()
+        compaction_input = refit_input.to_compaction_input()
         appended = append_new_messages(
             refit_input.prepared_compaction, refit_input.new_messages, refit_input.prepared_count
         )
         # The copy gets the state after the prepared compaction, which is not committed yet.
         engine_copy = copy.copy(self)
         engine_copy.on_compacted(refit_input.prepared_compaction)
-        compaction = engine_copy._prune_kept_messages(history)
+        compaction = engine_copy._prune_kept_messages(compaction_input)
         if compaction.tokens_after > self._services.budget.max_compacted_tokens:
-            plan = engine_copy.plan(history, engine_copy.current_state(state.graph))
+            plan = engine_copy.plan(compaction_input, engine_copy.current_state(state.graph))
             second_compaction = engine_copy.finish(plan, ())
             if isinstance(second_compaction, Compaction) and second_compaction.changed:
                 compaction = second_compaction
@@ -229,8 +232,9 @@ class PlanningEngine(ContextEngine):
     async def compress(self, messages: Messages, **options: Any) -> Compaction:
         """Return a smaller history; return the input, with the reason, if nothing can be saved."""
         summarizer = self._services.summarizer
-        history = CompactionInput(messages, **options, has_model=may_call_model(summarizer))
-        return await self.run(history, partial(request_drafts, summarizer), _call)
+        has_model = may_call_model(summarizer)
+        compaction_input = CompactionInput(messages, **options, has_model=has_model)
+        return await self.run(compaction_input, partial(request_drafts, summarizer), _call)
 
     async def refit(
         self, prepared: Compaction, since: Messages, *, start: int, **options: Any
@@ -245,23 +249,31 @@ class PlanningEngine(ContextEngine):
     ) -> Compaction:
         """Compact or refit with the drafts of `ask`. `call` runs each step, here or in a thread."""
         state = await self.read_state(engine_input.to_compaction_input())
-        step: Compaction | Plan = await call(self.begin, engine_input, state)
+        step = await call(partial(self.start, engine_input, state))
         while isinstance(step, Plan):
             drafts = await ask(step.requests)
-            step = await call(self.finish, step, drafts)
+            step = await call(partial(self.resume, step, drafts))
         return step
 
-    def begin(
+    def start(
         self, engine_input: CompactionInput | RefitInput, state: EngineState
     ) -> Compaction | Plan:
-        """Return the plan of a compaction, or the finished refit, which needs no drafts."""
+        """Compact until drafts are needed, and return the plan that asks for them; or else finish, as a refit does."""
         if isinstance(engine_input, RefitInput):
             return self._refit(engine_input, state)
-        return self.plan(engine_input, state)
+        plan = self.plan(engine_input, state)
+        return plan if plan.requests else self.resume(plan, ())
 
-    def has_work(self, history: CompactionInput) -> bool:
+    def resume(self, plan: Plan, drafts: Sequence[SummaryDraft]) -> Compaction | Plan:
+        """Continue a plan with its drafts until it needs further ones or is finished."""
+        step = self.finish(plan, drafts)
+        while isinstance(step, Plan) and not step.requests:
+            step = self.finish(step, ())
+        return step
+
+    def has_work(self, compaction_input: CompactionInput) -> bool:
         """Return whether a plan would make anything smaller."""
-        return self._plan_cut(history).has_work
+        return self._plan_cut(compaction_input).has_work
 
     def has_content_to_compress(self, messages: Messages) -> bool:
         return self.has_work(CompactionInput(messages))
@@ -305,9 +317,9 @@ class PlanningEngine(ContextEngine):
         thread = state.get("thread")
         self._thread_state = ThreadState.load(thread) if isinstance(thread, Mapping) else None
 
-    def _plan_cut(self, history: CompactionInput) -> CutPlan:
-        earlier_summary = read_earlier_summary(history.messages)
-        return plan_cut(history, earlier_summary, self._services)
+    def _plan_cut(self, compaction_input: CompactionInput) -> CutPlan:
+        earlier_summary = read_earlier_summary(compaction_input.messages)
+        return plan_cut(compaction_input, earlier_summary, self._services)
 
     def _finish_without_summary(self, plan: Plan) -> Compaction:
         """Finish a plan that summarises nothing: prune, or return the input with a reason."""
@@ -325,12 +337,12 @@ class PlanningEngine(ContextEngine):
         )
         return accept_if_smaller(plan.cut_plan, result, reason)
 
-    def _prune_kept_messages(self, history: CompactionInput) -> Compaction:
+    def _prune_kept_messages(self, compaction_input: CompactionInput) -> Compaction:
         """Make the kept messages smaller: old results become lines, oversized ones are cut."""
         services = self._services
         started = services.clock()
-        earlier_summary = parse_earlier_summary(history.messages)
-        plan = plan_cut(history, earlier_summary, services)
+        earlier_summary = parse_earlier_summary(compaction_input.messages)
+        plan = plan_cut(compaction_input, earlier_summary, services)
         plan = plan.with_middle_kept()
         if plan.tokens_before * plan.provider_scale <= services.budget.max_compacted_tokens:
             compaction = make_unchanged_result(plan, "it is small enough")

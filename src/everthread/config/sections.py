@@ -123,18 +123,18 @@ def _is_section(annotation: Any) -> bool:
 
 
 class ModelEndpoint(ConfigSection):
-    """Access to a model: provider, address, key."""
+    """The address, API key and context window of a model."""
 
     base_url: HttpUrl | None = Field(
         None,
-        description="Where the API is, for `custom` or to override the provider's own.",
+        description="The address of the API. Required for `custom`; overrides the provider's own address otherwise.",
     )
     api_key_env: EnvironmentName | None = Field(
         None, description="The environment variable that holds the API key."
     )
     context_length: Window | None = Field(
         None,
-        description="The window in tokens, when you know better than the catalogue.",
+        description="The size of the context window in tokens. Set it to override the built-in catalogue.",
     )
 
     @model_validator(mode="after")
@@ -151,11 +151,11 @@ class ModelOptions(ModelEndpoint):
     provider: Literal["auto", "openai", "anthropic", "openrouter", "gemini", "local", "custom"] = (
         Field(
             "auto",
-            description="Who serves it. `auto` decides by the model's name and the keys that are present.",
+            description="The provider of the model. `auto` chooses one by the model's name and the available API keys.",
         )
     )
     max_tokens: Annotated[int, allowed_range("model.max_tokens")] | None = Field(
-        None, description="Cap on one answer, in tokens. Null: the model's own."
+        None, description="Maximum tokens of one answer. Null: the model's own limit."
     )
 
 
@@ -163,15 +163,20 @@ class SummaryModelOptions(ModelEndpoint):
     """The model that writes summaries. `context_length` also bounds the input of one summary call."""
 
     model: str | None = Field(
-        None, min_length=1, description="Its name. Null: chosen by the configuration."
+        None,
+        min_length=1,
+        description="The name of the model. Null: the main model's name if `provider` or `base_url` is set, else "
+        "the main model itself.",
     )
     provider: Literal[
         "auto", "main", "openai", "anthropic", "openrouter", "gemini", "local", "custom"
-    ] = Field("auto", description="Who serves it. `main` is the main model's route.")
+    ] = Field(
+        "auto", description="The provider of the model. `main`: use the main model's provider."
+    )
 
 
 class AuxiliaryOptions(ConfigSection):
-    """Models for work beside the conversation."""
+    """Models for work outside the conversation."""
 
     compression: SummaryModelOptions = SummaryModelOptions()
 
@@ -187,7 +192,7 @@ class EngineOptions(ConfigSection):
 
 
 class ModelCompression(ConfigSection):
-    """When the history of one model is compacted; null: as for every model."""
+    """When to compact the history of one model. Null: as for all models."""
 
     threshold: Annotated[float, allowed_range("compression.threshold")] | None = None
     threshold_tokens: Annotated[int, allowed_range("compression.threshold_tokens")] | None = None
@@ -195,42 +200,43 @@ class ModelCompression(ConfigSection):
 
 
 class CompressionOptions(ConfigSection):
-    """When the history is compacted, and how much of it is kept."""
+    """When to compact the history, and how much of it to keep."""
 
     enabled: bool = Field(
         default=True,
-        description="False: nothing is rewritten; overflow is reported, not repaired.",
+        description="Compact the history. False: rewrite nothing, and report an overflow instead of repairing it.",
     )
     threshold: Annotated[float, allowed_range("compression.threshold")] = Field(
         DEFAULT_THRESHOLD,
-        description="Share of the window at which compaction starts.",
+        description="Share of the context window at which compaction starts.",
     )
     target_ratio: Annotated[float, allowed_range("compression.target_ratio")] = Field(
         DEFAULT_TARGET_RATIO,
-        description="Share of the threshold kept as the recent tail.",
+        description="Share of the threshold that the most recent messages may keep after a compaction.",
     )
     protect_last_n: Annotated[int, allowed_range("compression.protect_last_n")] = Field(
         DEFAULT_PROTECT_LAST_N,
-        description="The number of recent messages that are kept, where they fit.",
+        description="Number of recent messages to keep unchanged if they fit.",
     )
     threshold_tokens: Annotated[int, allowed_range("compression.threshold_tokens")] | None = Field(
         DEFAULT_THRESHOLD_TOKENS,
-        description="Upper bound of the threshold, in tokens; null turns it off.",
+        description="Maximum threshold in tokens. Null: no maximum.",
     )
     template: Literal["handoff", "classic"] = Field(
         "handoff", description="The layout of a summary."
     )
     user_words: Annotated[float, allowed_range("compression.user_words")] = Field(
         DEFAULT_USER_WORDS_SHARE,
-        description="Share of the threshold for the user's words.",
+        description="Maximum share of the threshold for compacted user messages that stay word for word.",
     )
     tools_share: Annotated[float, allowed_range("compression.tools_share")] = Field(
         TOOLS_SHARE,
-        description="Share of the threshold for tool schemas; where they take more, tools that a thread does not use "
-        "are left out and found by `find_tools`.",
+        description="Maximum share of the threshold for tool schemas. If they take more, leave out tools that a thread "
+        "does not use; `find_tools` finds them.",
     )
     background: bool = Field(
-        default=True, description="Prepare summaries while the conversation goes on."
+        default=True,
+        description="Prepare summaries in the background while the conversation continues.",
     )
     idle: bool = Field(
         default=False,
@@ -239,11 +245,12 @@ class CompressionOptions(ConfigSection):
     )
     economics: bool = Field(
         default=True,
-        description="Weigh in dollars, where prices are known, when to compact and who writes the summary.",
+        description="If prices are known, compare costs to decide when to compact and which model writes the summary.",
     )
     models: dict[str, ModelCompression] = Field(
         default_factory=dict,
-        description="`threshold`, `threshold_tokens`, `target_ratio` for single models, by name or glob (`claude-*`).",
+        description="`threshold`, `threshold_tokens` and `target_ratio` of individual models, by name or glob "
+        "(`claude-*`).",
     )
 
 
@@ -260,27 +267,27 @@ class PromptCachingOptions(ConfigSection):
     """The provider's prompt cache."""
 
     cache_ttl: Literal["5m", "1h"] = Field(
-        "5m", description="Lifetime of the cache marks that are set for Claude."
+        "5m", description="Lifetime of the cache marks that are set for Claude models."
     )
 
 
 class ToolOutputOptions(ConfigSection):
-    """How much tool output may enter the context; the rest is stored and cited."""
+    """How much tool output may enter the context. The rest is stored and cited."""
 
     result_chars: Annotated[int, allowed_range("tool_output.result_chars")] = Field(
-        DEFAULT_RESULT_CHARS, description="Largest single result, in characters."
+        DEFAULT_RESULT_CHARS, description="Maximum characters of one tool result."
     )
     turn_chars: Annotated[int, allowed_range("tool_output.turn_chars")] = Field(
         DEFAULT_TURN_CHARS,
-        description="Largest sum of the results of one assistant turn.",
+        description="Maximum characters of all tool results of one assistant turn.",
     )
     preview_chars: Annotated[int, allowed_range("tool_output.preview_chars")] = Field(
         DEFAULT_PREVIEW_CHARS,
-        description="How much of a stored result is shown.",
+        description="Characters of a stored result to show as a preview.",
     )
     per_tool: dict[str, Annotated[int, allowed_range("tool_output.result_chars")] | None] = Field(
         default_factory=dict,
-        description="`result_chars` for single tools; null means no limit.",
+        description="`result_chars` of individual tools. Null: no limit.",
     )
 
     @model_validator(mode="after")
@@ -293,39 +300,40 @@ class ToolOutputOptions(ConfigSection):
 
 
 class AgentOptions(ConfigSection):
-    """The agent of `chat` and `run`. `approvals.txt` in the home lists the commands and writes it may do unasked."""
+    """The agent of `chat` and `run`. `approvals.txt` in the home lists what it may run and write without asking."""
 
     max_rounds: Annotated[int, Field(ge=1, le=10_000)] = Field(
         MAX_ROUNDS,
-        description="Rounds of tool calls in one turn; then the model must answer.",
+        description="Maximum rounds of tool calls in one turn; after that the model must answer.",
     )
     parallel: Annotated[int, Field(ge=1, le=64)] = Field(
-        MAX_PARALLEL_TOOLS, description="Tools that run at the same time."
+        MAX_PARALLEL_TOOLS, description="Maximum tools that run at the same time."
     )
     instructions_chars: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
         MAX_INSTRUCTIONS_CHARS,
-        description="How much of the project's AGENTS.md enters the system prompt.",
+        description="Maximum characters of the project's AGENTS.md in the system prompt.",
     )
 
 
 class RecallSettings(ConfigSection):
-    """Recall of earlier messages that are no longer in the context, injected for one call."""
+    """Excerpts of earlier messages that are no longer in the context, added to one call at a time."""
 
     enabled: bool = Field(
         default=True,
-        description="False: the model finds earlier things with its tools only.",
+        description="Add excerpts of earlier messages. False: the model finds them only with its tools.",
     )
     scope: RecallScope = Field(
         "thread",
-        description="`thread`: this conversation; `tenant`: every conversation of the same tenant.",
+        description="Which messages to search. `thread`: those of this conversation; `tenant`: those of all "
+        "conversations of the same tenant.",
     )
     max_tokens: Annotated[int, Field(ge=100, le=20_000)] = Field(
         MAX_RECALL_TOKENS,
-        description="Most tokens of the injected text, and never more than a twentieth of the window.",
+        description="Maximum tokens of the excerpts. They never take more than a twentieth of the context window.",
     )
     closeness: Annotated[float, Field(ge=0, le=1)] = Field(
         MIN_CLOSENESS,
-        description="Share of the question's words that a passage must hold to be shown.",
+        description="Minimum share of the question's words that a passage must contain.",
     )
 
 
@@ -334,80 +342,86 @@ class StoreOptions(ConfigSection):
 
     url: Annotated[str, AfterValidator(check_store_url)] | None = Field(
         None,
-        description="Null: SQLite in the home. `postgresql://user@host/database` for several gateways.",
+        description="The store's address. Null: SQLite in the home. Use `postgresql://user@host/database` for several "
+        "gateways.",
     )
 
 
 class UpstreamOptions(ConfigSection):
     """A provider to which the gateway forwards requests."""
 
-    name: str = Field(min_length=1, description="What it is called in logs and figures.")
+    name: str = Field(min_length=1, description="The name of the upstream in logs and metrics.")
     url: Literal["local"] | HttpUrl = Field(
-        description="Where it is, with or without `/v1`. `local`: the small model on this machine."
+        description="The address of the upstream, with or without `/v1`. `local`: the small model on this machine."
     )
     models: tuple[str, ...] = Field(
         (),
         strict=False,
-        description="Patterns of the model names that go there, such as `claude-*`.",
+        description="Patterns of the names of the models that this upstream serves, such as `claude-*`.",
     )
     protocol: Literal["openai", "anthropic", "gemini"] | None = Field(
         None,
-        description="It also gets what no pattern decides, in this protocol. Null: in any.",
+        description="Send requests of this protocol here if no pattern matches their model. Null: those of any "
+        "protocol.",
     )
     api_key_env: EnvironmentName | None = Field(
         None,
-        description="The environment variable with the key that goes there under `auth: keys`, in place of the "
-        "client's. Null: the provider's usual one.",
+        description="The environment variable that holds the API key for this upstream. With `auth: keys`, the key "
+        "replaces the client's credential. Null: the provider's usual variable.",
     )
-    mode: GatewayMode | None = Field(None, description="Instead of `gateway.mode`.")
+    mode: GatewayMode | None = Field(
+        None, description="The mode of this upstream. Null: the value of `gateway.mode`."
+    )
 
 
 class GatewayLimitOptions(ConfigSection):
-    """Limits for one client of the gateway."""
+    """Limits of the gateway. Times are in seconds."""
 
     body_bytes: Annotated[int, Field(ge=1_000)] = Field(
         GatewayLimits.body_bytes,
-        description="Largest request body, as it comes and once decoded.",
+        description="Maximum bytes of a request's body, both as received and after decoding.",
     )
     header_bytes: Annotated[int, Field(ge=1_000)] = Field(
-        GatewayLimits.header_bytes, description="Largest headers of a request, in all."
+        GatewayLimits.header_bytes, description="Maximum bytes of all headers of a request."
     )
     concurrent: Annotated[int, Field(ge=1, le=100_000)] = Field(
         GatewayLimits.concurrent,
-        description="Requests answered at the same time; further ones get a 503 and a time to retry.",
+        description="Maximum concurrent requests of one process; one tenant gets at most half of them. Further "
+        "requests are refused with 429 and a `retry-after` header.",
     )
     header_seconds: Seconds = Field(
-        GatewayLimits.header_seconds, description="Until a request's headers are complete."
+        GatewayLimits.header_seconds, description="Maximum time to receive a request's headers."
     )
     body_seconds: Seconds = Field(
-        GatewayLimits.body_seconds, description="Until a request's body is complete."
+        GatewayLimits.body_seconds, description="Maximum time to receive a request's body."
     )
     connect_seconds: Seconds = Field(
-        GatewayLimits.connect_seconds, description="Until an upstream takes the connection."
+        GatewayLimits.connect_seconds, description="Maximum time to connect to an upstream."
     )
     answer_seconds: Seconds = Field(
         GatewayLimits.max_answer_gap_seconds,
-        description="Between two pieces of an upstream's answer.",
+        description="Maximum time between two pieces of an upstream's answer.",
     )
     write_seconds: Seconds = Field(
         GatewayLimits.write_seconds,
-        description="Until a client has read a piece of its answer.",
+        description="Maximum time for a client to read one piece of its answer.",
     )
     manage_seconds: Seconds = Field(
         GatewayLimits.manage_seconds,
-        description="For a rewrite with its summary; after that the original is forwarded.",
+        description="Maximum time to rewrite a request, including a summary. After that, forward the original request.",
     )
     hold_seconds: Seconds = Field(
         GatewayLimits.hold_seconds,
-        description="How long the first events of a nearly full request's stream are held.",
+        description="Maximum time to hold back the first events of a stream if the request nearly fills the context "
+        "window.",
     )
     keepalive_seconds: Seconds = Field(
         GatewayLimits.keepalive_seconds,
-        description="Between two comments to a client that waits for a stream.",
+        description="Time between two comments to a client that waits for a stream.",
     )
     silence_seconds: Seconds = Field(
         GatewayLimits.silence_seconds,
-        description="How long a compaction may keep a client of a stream waiting without a comment.",
+        description="Time until the first comment to a client that waits for a compaction before its stream.",
     )
 
 
@@ -415,58 +429,59 @@ QUEUE_DEFAULTS = QueueOptions()
 
 
 class NativeApiOptions(ConfigSection):
-    """Conversations under `/api`."""
+    """The API for conversations, at `/api`."""
 
-    enabled: bool = Field(default=True, description="Serve them.")
+    enabled: bool = Field(default=True, description="Serve the API.")
     tools: bool = Field(
         default=False,
-        description="Terminal and files also for clients without a key, on this machine.",
+        description="Let clients without a key use the terminal and files of this machine.",
     )
     workspace: str | None = Field(
         None,
-        description="Where tools work. Null: a folder in the home, of its own for each tenant.",
+        description="The folder in which tools work. Null: a separate folder for each tenant in the home.",
     )
     models: tuple[str, ...] = Field(
         ("*",),
         strict=False,
-        description="Patterns of the models that clients may choose. Empty: none but the default.",
+        description="Patterns of the models that clients may choose. Empty: only the default model.",
     )
     queue: Annotated[int, Field(ge=1, le=10_000)] = Field(
         QUEUE_DEFAULTS.max_queued,
-        description="Messages of one thread that wait for their turn; further ones are refused.",
+        description="Maximum waiting messages of one thread; further ones are refused.",
     )
     running: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        QUEUE_DEFAULTS.max_running, description="Turns at the same time."
+        QUEUE_DEFAULTS.max_running, description="Maximum turns that run at the same time."
     )
     agents: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        QUEUE_DEFAULTS.max_agents, description="Threads kept in memory between turns."
+        QUEUE_DEFAULTS.max_agents, description="Maximum threads to keep in memory between turns."
     )
     idle_seconds: Seconds = Field(
         QUEUE_DEFAULTS.idle_seconds,
-        description="Seconds after which an unused thread leaves memory.",
+        description="Time after which to drop an unused thread from memory.",
     )
     lease_seconds: Seconds = Field(
         QUEUE_DEFAULTS.lease_seconds,
-        description="Seconds after which another process takes over the thread of a silent one.",
+        description="Time after which another process takes over a thread if the process that runs it does not "
+        "respond.",
     )
     poll_seconds: Seconds = Field(
         QUEUE_DEFAULTS.poll_seconds,
-        description="How often the store is polled for the work of other processes.",
+        description="Time between two polls of the store for work of other processes.",
     )
     heartbeat_seconds: Seconds = Field(
         HEARTBEAT_INTERVAL_SECONDS,
-        description="Seconds between two heartbeats of an idle stream.",
+        description="Time between two heartbeats of an idle stream.",
     )
 
 
 class DashboardOptions(ConfigSection):
-    """The pages for people at `/`."""
+    """The dashboard at `/`."""
 
-    enabled: bool = Field(default=True, description="Serve them.")
+    enabled: bool = Field(default=True, description="Serve the dashboard.")
     key_env: EnvironmentName | None = Field(
         None,
-        description="The environment variable with a key of at least 16 characters that sees every tenant's threads. "
-        "With `auth: passthrough` the pages are off without one.",
+        description="The environment variable that holds a key of at least 16 characters. The key shows the threads "
+        "of all tenants. With `auth: passthrough`, the pages are disabled unless this is set.",
     )
 
 
@@ -476,52 +491,56 @@ class GatewayOptions(ConfigSection):
     host: str = Field(
         "127.0.0.1",
         min_length=1,
-        description="Where it listens: an address of this machine only, as long as clients need no key.",
+        description="The address to listen on. With `auth: none`, it must be a loopback address.",
     )
-    port: Annotated[int, Field(ge=0, le=65_535)] = Field(8484, description="0 finds a free one.")
+    port: Annotated[int, Field(ge=0, le=65_535)] = Field(
+        8484, description="The port to listen on. 0: any free port."
+    )
     workers: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
-        description="Processes that answer behind the one port; about one for each core that is free for it.",
+        description="Number of processes that share the port. Use about one for each available core.",
     )
     auth: Auth = Field(
         "none",
-        description="What clients need: `keys`, a key of `everthread keys`; `passthrough`, a credential for the "
-        "upstream, which is forwarded; `none`, nothing, on this machine only.",
+        description="How clients authenticate. `keys`: with a key made by `everthread keys create`; `passthrough`: "
+        "with a credential for the upstream, which is forwarded; `none`: not at all, and only from this "
+        "machine.",
     )
     allowed_origins: tuple[Origin, ...] = Field(
         (),
         strict=False,
-        description="Web pages that may call, such as `https://app.example`; also `null`, and schemes of apps and "
-        "extensions (`chrome-extension://ID`, or `chrome-extension://*` for all). Every other page is refused.",
+        description="Origins of web pages that may call the gateway, such as `https://app.example`, `null`, "
+        "`chrome-extension://ID`, or `chrome-extension://*` for all extensions. All other origins are refused.",
     )
     allowed_hosts: tuple[HostName, ...] = Field(
         (),
         strict=False,
-        description="Names under which it answers, besides `localhost`, IP addresses and `host`. Not needed for the "
+        description="Host names that requests may use besides `localhost`, IP addresses and `host`. Not needed for the "
         "proxy's paths with `auth: keys`.",
     )
     mode: GatewayMode = Field(
         "managed",
-        description="`managed` rewrites where needed, `observe` only records, `off` neither.",
+        description="`managed`: record requests and rewrite them if needed; `observe`: only record them; `off`: only "
+        "forward them.",
     )
     cache_marks: bool = Field(
         default=True,
-        description="Set cache marks for Claude, and a breakpoint for OpenAI models from GPT-5.6 on, if a client sets "
-        "none, the prompt is long enough to be cached and a next call is likely.",
+        description="Set cache marks for Claude, and a breakpoint for OpenAI models from GPT-5.6 on, if the client "
+        "sets none, the prompt is long enough to be cached and another call is likely.",
     )
     include_usage: bool = Field(
         default=True,
-        description="Ask for the usage on OpenAI chat streams where the client does not say.",
+        description="Ask for the usage in OpenAI chat streams if the client does not decide.",
     )
     recall: bool = Field(
         default=True,
-        description="Offer the tool `recall`: to clients with tools at once, to others after a compaction.",
+        description="Offer the tool `recall`: from the start to clients with tools, after a compaction to others.",
     )
     upstreams: tuple[UpstreamOptions, ...] = Field(
         (),
         strict=False,
-        description="The providers, the default first, each with `name`, `url` and, if wanted, `models`, `protocol`, "
-        "`api_key_env`, `mode`. Empty: OpenAI, Anthropic and Google.",
+        description="The providers, the default one first. Each has a `name`, a `url` and optionally `models`, "
+        "`protocol`, `api_key_env` and `mode`. Empty: OpenAI, Anthropic and Google.",
     )
     limits: GatewayLimitOptions = GatewayLimitOptions()
     native: NativeApiOptions = NativeApiOptions()

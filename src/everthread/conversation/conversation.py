@@ -397,7 +397,7 @@ class Conversation:
         self.toolbox.request(names)
         if now:
             left_out = [name for name in self.toolbox.left_out if name not in names]
-            self._state.leave_out_tools(left_out, "somebody asked for tools", is_immediate=True)
+            self._state.leave_out_tools(left_out, "a request for tools", is_immediate=True)
         await self._state.save()
         return replace(found_tools, is_offered_now=now)
 
@@ -405,14 +405,16 @@ class Conversation:
         """Describe the cost of offering other tools now: the next prompt is not read from the cache."""
         state = self._state
         if state.cold_reason:
-            return f"no cached prompt is lost by it: {state.cold_reason}"
-        miss_cost = state.policy.find_miss_cost(state.size, state.learnt_usage, state.model.prices)
+            return f"no cached prompt is lost: {state.cold_reason}"
+        miss_cost = state.policy.compute_miss_cost(
+            state.size, state.learnt_usage, state.model.prices
+        )
         explanation = (
             f"the {state.tokens:,} tokens of the prompt have to be read anew "
             "instead of from the provider's cache"
         )
         if miss_cost is None:
-            return f"{explanation}; what that costs is not known"
+            return f"{explanation}; the cost is not known"
         return f"about ${miss_cost:.4f}: {explanation}"
 
     async def compress(self, focus: str | None = None) -> Compaction:
@@ -449,9 +451,9 @@ class Conversation:
         """Undo the last compaction; messages since then stay."""
         state = self._state
         async with self._hold_turn():
-            await self._thread.drop_preparation("the last compaction was taken back")
+            await self._thread.drop_preparation("the last compaction was undone")
             session = await state.store.undo(state.session.id)
-            state.show_session(session, await state.store.messages(session.id))
+            state.show_session(session, await state.store.list_messages(session.id))
             state.compaction_count = max(0, state.compaction_count - 1)
             state.forget_last_request()
             await state.restore()
@@ -460,7 +462,7 @@ class Conversation:
             if state.tokens >= state.budget.threshold and not state.size.is_full:
                 # Otherwise the next call would compact again.
                 state.learnt_usage.record_failure(state.tokens)
-            state.notify("The last compaction was taken back.")
+            state.notify("The last compaction was undone.")
             return session
 
     async def branch(self, at_message: int | None = None, *, title: str = "") -> Conversation:

@@ -34,7 +34,7 @@ def _make_compaction_input(state: ConversationState, order: CompactionOrder) -> 
     tokens = order.tokens or state.tokens
     return CompactionInput(
         list(state.messages.bodies),
-        current_tokens=order.find_target_tokens(tokens, state.budget.threshold),
+        current_tokens=order.compute_target_tokens(tokens, state.budget.threshold),
         focus_topic=order.focus,
         system=state.system,
         tools=state.toolbox.list_next_schemas(state.make_tool_room(state.system)),

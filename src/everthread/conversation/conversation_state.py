@@ -135,7 +135,7 @@ class ConversationState:
         if self.session.id == old_id:
             self._restore_tools(await load_saved_state(self.store, self.session))
             return
-        records = await self.store.compactions(self.session.thread)
+        records = await self.store.list_compactions(self.session.thread)
         self.compaction_count = sum(record.reverted_at is None for record in records)
         await self.restore()
         self.report_session_start("compression", old_id)
@@ -160,7 +160,9 @@ class ConversationState:
         """Show the session at the thread's tip. If it is another one, forget the facts about the last request."""
         store = self.store
         tip = await store.get_compression_tip(self.session.id)
-        session, stored_messages = await asyncio.gather(store.session(tip), store.messages(tip))
+        session, stored_messages = await asyncio.gather(
+            store.load_session(tip), store.list_messages(tip)
+        )
         if session.id != self.session.id:
             self.learnt_usage.calibration.reset()
             self.forget_last_request()
@@ -205,12 +207,7 @@ class ConversationState:
     @property
     def cold_reason(self) -> str:
         """Why the provider's cache does not hold the next prompt; empty if it may."""
-        return self.policy.find_cold_reason(self.learnt_usage)
-
-    def _fit_budget(self) -> None:
-        """Compute the budget for this window, system prompt and tools, and pass a changed one to the engine."""
-        if self._compute_budget() != self.budget:
-            self.use_window(self.model.window)
+        return self.policy.explain_cold_cache(self.learnt_usage)
 
     def _compute_budget(self) -> Budget:
         return self.model.options.budget(self.model.window, fixed_tokens=self.fixed_tokens)
@@ -286,9 +283,10 @@ class ConversationState:
         self._fit_tools()
 
     def _fit_tools(self) -> None:
-        """Fit the budget to the tools that are offered now."""
+        """Fit the budget to the tools that are offered now, and pass a changed one to the engine."""
         self._fixed_estimate = self._estimate_fixed_tokens()
-        self._fit_budget()
+        if self._compute_budget() != self.budget:
+            self.use_window(self.model.window)
 
     def _open_model(self, route: Route) -> ActiveModel:
         """Return the model of a route, with its usual window and a summariser."""
@@ -366,7 +364,7 @@ async def create_session(setup: Setup, new_session: NewSession) -> Session:
 async def find_tip(setup: Setup, prefix: str, *, tenant: str | None) -> Session:
     """Return the tip of the thread with this id or id prefix."""
     session = await setup.store.resolve(prefix, tenant=tenant)
-    return await setup.store.session(await setup.store.get_compression_tip(session.id))
+    return await setup.store.load_session(await setup.store.get_compression_tip(session.id))
 
 
 async def load_state(
@@ -380,7 +378,7 @@ async def load_state(
     state = ConversationState(setup, session, tools)
     store = setup.store
     messages, records = await asyncio.gather(
-        store.messages(session.id), store.compactions(session.thread)
+        store.list_messages(session.id), store.list_compactions(session.thread)
     )
     state.show_session(session, messages)
     state.compaction_count = sum(record.reverted_at is None for record in records)

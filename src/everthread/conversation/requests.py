@@ -108,7 +108,7 @@ async def find_excerpts(state: ConversationState) -> list[Message]:
         messages=state.messages.stored,
         is_complete=not state.compaction_count and session.kind not in ("branch", "continuation"),
     )
-    return await finder.find(view, finder.find_max_tokens(state.size), state.emit)
+    return await finder.find(view, finder.compute_max_tokens(state.size), state.emit)
 
 
 def _limit_output(

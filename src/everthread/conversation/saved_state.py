@@ -63,7 +63,7 @@ async def load_saved_state(store: Store, session: Session) -> SavedState:
     learnt_usage.calibration.reset()
     left_out_tools = [
         name
-        for record in await store.compactions(session.thread)
+        for record in await store.list_compactions(session.thread)
         if record.session == session.id
         for name in record.record.figures.get(LEFT_OUT_TOOLS_KEY, ())
     ]

@@ -45,7 +45,7 @@ class SessionArchive(StoreLookup):
         return originals
 
     async def covered(self) -> list[int]:
-        records = await self.store.compactions(self._thread)
+        records = await self.store.list_compactions(self._thread)
         covered_ids: set[int] = set()
         for record in records:
             if record.reverted_at is None:

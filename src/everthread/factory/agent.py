@@ -14,7 +14,7 @@ from everthread.agent.builder import AgentBuilder
 from everthread.agent.cache_misses import CacheMissLog
 from everthread.agent.child_environment import make_child_environment
 from everthread.agent.loop import Agent, FindRoute
-from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
+from everthread.agent.memory import MemoryFiles, get_tenant_memory_folder
 from everthread.agent.processes import ProcessGroup
 from everthread.agent.tool_interface import Approver, Tool, ToolContext
 from everthread.compaction.summarizers.summarizer import Summarizer
@@ -231,7 +231,7 @@ async def _open_memory_files(
         tenant = (session or NewSession()).tenant
     else:
         tenant = (await store.resolve(resume)).tenant
-    return MemoryFiles(find_tenant_memory_folder(home_directory(), tenant))
+    return MemoryFiles(get_tenant_memory_folder(home_directory(), tenant))
 
 
 def _list_key_variables(config: Config) -> list[str]:

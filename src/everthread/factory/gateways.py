@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from everthread.config import Config, load_config
+from everthread.config.sections import GatewayLimitOptions
 from everthread.core.types import Api
 from everthread.errors import InputError
 from everthread.factory.caller_setup_factory import make_caller_setup
@@ -146,21 +147,36 @@ def _make_parts(
     worker_count: int,
 ) -> _GatewayParts:
     options = settings.gateway
-    limits = options.limits.model_dump()
-    limits["max_answer_gap_seconds"] = limits.pop("answer_seconds")
     return _GatewayParts(
         settings,
         store,
         upstreams,
         stack=stack,
         worker_count=worker_count,
-        limits=GatewayLimits(**limits),
+        limits=_make_limits(options.limits),
         sites=SitePolicy(
             options.allowed_origins,
             (options.host, *options.allowed_hosts),
             has_keys=options.auth == "keys",
         ),
         store_watch=make_store_watch(store),
+    )
+
+
+def _make_limits(options: GatewayLimitOptions) -> GatewayLimits:
+    return GatewayLimits(
+        body_bytes=options.body_bytes,
+        header_bytes=options.header_bytes,
+        concurrent=options.concurrent,
+        header_seconds=options.header_seconds,
+        body_seconds=options.body_seconds,
+        connect_seconds=options.connect_seconds,
+        max_answer_gap_seconds=options.answer_seconds,
+        write_seconds=options.write_seconds,
+        manage_seconds=options.manage_seconds,
+        hold_seconds=options.hold_seconds,
+        keepalive_seconds=options.keepalive_seconds,
+        silence_seconds=options.silence_seconds,
     )
 
 

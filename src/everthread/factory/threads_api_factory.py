@@ -7,7 +7,7 @@ from pathlib import Path
 from everthread.agent.commands.context_commands import describe_preview
 from everthread.agent.commands.dispatch import CommandResult
 from everthread.agent.loop import Agent
-from everthread.agent.memory import MemoryFiles, find_tenant_memory_folder
+from everthread.agent.memory import MemoryFiles, get_tenant_memory_folder
 from everthread.agent.tool_interface import Tool
 from everthread.agent.tools.memory_tool import MemoryTool
 from everthread.agent.tools.recall import Recall
@@ -65,7 +65,7 @@ def make_agent_opener(config: Config, fixed_model: StreamingModel | None = None)
         resume: str | None = None,
         session: NewSession | None = None,
     ) -> Agent:
-        folder = find_tenant_memory_folder(home_directory(), tenant)
+        folder = get_tenant_memory_folder(home_directory(), tenant)
         chat_tools: list[Tool] | None = (
             None if has_tools else [Recall(), Todo(), MemoryTool(MemoryFiles(folder))]
         )
@@ -90,7 +90,7 @@ def make_preview_function(config: Config) -> PreviewThread:
     async def preview(store: Store, thread: str, focus: str | None) -> CommandResult:
         used_window = await load_caller_window(store, thread)
         conversation_opener = open_conversation(
-            used_window.model if used_window else (await store.session(thread)).model,
+            used_window.model if used_window else (await store.load_session(thread)).model,
             config=config,
             window=used_window.tokens if used_window else None,
             store=store,

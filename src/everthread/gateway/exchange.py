@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -105,7 +113,7 @@ class ExchangeRequest:
 class Exchange:
     """A request and its answer.
 
-    `run` passes both on unmanaged. A `ManagedExchange` has a `run` of its own, made of the same steps.
+    `run` passes both on unmanaged. A `ManagedExchange` owns an exchange and takes its steps itself.
     """
 
     incoming: IncomingRequest | None
@@ -135,7 +143,7 @@ class Exchange:
 
     async def run(self) -> None:
         """Send the request and pass its answer on."""
-        self.begin_filters()
+        self.begin_filters(feature.make_filter(self) for feature in self.services.features)
         try:
             response = await self.send(self._make_request())
             if response.status_code >= 400:
@@ -147,15 +155,9 @@ class Exchange:
             finally:
                 await self.close()
 
-    def begin_filters(self) -> None:
-        for feature in self.services.features:
-            new_filter = self.make_filter(feature)
-            if new_filter is not None:
-                self.filters.append(new_filter)
-
-    def make_filter(self, feature: Feature) -> Filter | None:
-        """Return a feature's filter for this exchange; None if the exchange does not concern the feature."""
-        return feature.make_filter(self)
+    def begin_filters(self, filters: Iterable[Filter | None]) -> None:
+        """Send the request and its answer through these filters; None if the exchange does not concern a feature."""
+        self.filters = [each_filter for each_filter in filters if each_filter is not None]
 
     def _make_request(self) -> UpstreamRequest:
         """Return the client's own request."""
@@ -196,33 +198,44 @@ class Exchange:
         """Do some work of the gateway, and keep the client's connection alive meanwhile; return the result."""
         return await self.keep_alive.wait_for_gateway(work)
 
-    async def relay(self, answer: Answer) -> None:
-        """Pass an answer on to the client, through the filters."""
+    async def relay(
+        self,
+        answer: Answer,
+        make_own_headers: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
+    ) -> None:
+        """Pass an answer on to the client, through the filters.
+
+        `make_own_headers`: makes the gateway's headers for the client; None to send the request's notices.
+        """
         if answer.status >= 400 and not answer.is_own:
             await self._log_error_reason(answer)
         for each_filter in reversed(self.filters):
             answer = await each_filter.change_answer(answer)
-        if not await self._start_response(answer):
-            return
-        # Filters that do nothing at these moments are left out: a stream has many pieces.
-        convert_functions = [
-            each_filter.convert_piece
-            for each_filter in reversed(self.filters)
-            if type(each_filter).convert_piece is not Filter.convert_piece
-        ]
-        read_functions = [
-            each_filter.read_piece
-            for each_filter in self.filters
-            if type(each_filter).read_piece is not Filter.read_piece
-        ]
+        if self.keep_alive.has_started:
+            # The stream was started early, so that an error can only be sent as an event.
+            if not answer.is_stream or answer.status >= 300:
+                await self.end_with_error(answer.status, await answer.read_error() or b"")
+                return
+        else:
+            own_headers = answer.own_headers
+            if own_headers is None:
+                own_headers = self.request.notice_headers
+                if make_own_headers is not None:
+                    own_headers = await make_own_headers()
+            await self.writer.start(answer.status, answer.client_headers, own_headers)
+            self.keep_alive.has_started = answer.is_stream
+        await self._send_pieces(answer)
+
+    async def _send_pieces(self, answer: Answer) -> None:
+        """Send the body of an answer through the filters."""
         async for piece in answer.body.pieces():
             converted_piece = piece
-            for convert in convert_functions:
-                converted_piece = convert(converted_piece)
+            for each_filter in reversed(self.filters):
+                converted_piece = each_filter.convert_piece(converted_piece)
             if converted_piece:
                 await self.writer.body(converted_piece)
-            for read in read_functions:
-                read(piece)
+            for each_filter in self.filters:
+                each_filter.read_piece(piece)
         last_bytes = b""
         for each_filter in reversed(self.filters):
             last_bytes = (
@@ -235,28 +248,6 @@ class Exchange:
         error = await answer.read_error()
         if error:
             self.writer.note(reason=read_error_reason(error))
-
-    async def _start_response(self, answer: Answer) -> bool:
-        """Send the status and headers of an answer. Return False if the answer is complete after that.
-
-        If the stream was started early to keep it alive, send only an error, as an event.
-        """
-        if self.keep_alive.has_started:
-            if answer.is_stream and answer.status < 300:
-                return True
-            error = await answer.read_error() or b""
-            await self.end_with_error(answer.status, error)
-            return False
-        own_headers = answer.own_headers
-        if own_headers is None:
-            own_headers = await self.make_own_headers()
-        await self.writer.start(answer.status, answer.client_headers, own_headers)
-        self.keep_alive.has_started = answer.is_stream
-        return True
-
-    async def make_own_headers(self) -> Mapping[str, str]:
-        """Return the gateway's headers for the client."""
-        return self.request.notice_headers
 
     async def end_with_error(self, status: int, body: bytes) -> None:
         """End a stream that was started early with an error in the client's protocol."""

@@ -61,6 +61,6 @@ class Feature:
         """Return the filter for an exchange; None if the exchange does not concern this feature."""
         return None
 
-    def make_managed_filter(self, exchange: ManagedExchange) -> Filter | None:
+    def make_managed_filter(self, managed_exchange: ManagedExchange) -> Filter | None:
         """Return the filter for a managed exchange, by default the same as for any other."""
-        return self.make_filter(exchange)
+        return self.make_filter(managed_exchange.exchange)

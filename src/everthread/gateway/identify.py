@@ -119,7 +119,7 @@ def find_client_scope(
 def derive_named_thread_id(tenant: str, name: str) -> str:
     """Return the id of a thread that the client has named itself."""
     scope = find_scope({SESSION_HEADER: name})
-    return derive_thread_id(tenant, scope, previous="", digest="")
+    return derive_thread_id(tenant, scope, previous_digest="", digest="")
 
 
 def choose_thread_kind(client: ClientSession, *, has_tools: bool) -> SessionKind:

@@ -23,7 +23,6 @@ from everthread.gateway.contracts import (
 )
 from everthread.gateway.error_answers import RequestRefused, make_error_body
 from everthread.gateway.exchange import Exchange, ExchangeRequest, ProxyServices, UpstreamRequest
-from everthread.gateway.features import Feature, Filter
 from everthread.gateway.keep_alive import ResponseHead
 from everthread.gateway.monitoring.event_reports import REFUSED
 from everthread.gateway.monitoring.log_lines import set_log_thread
@@ -40,10 +39,8 @@ PROMPT_REFUSAL_STATUSES = (400, 422)
 which has not checked the credential."""
 
 
-class ManagedExchange(Exchange):
+class ManagedExchange:
     """A request of a conversation, with the request that was sent last."""
-
-    incoming: IncomingRequest
 
     def __init__(
         self,
@@ -53,7 +50,10 @@ class ManagedExchange(Exchange):
         *,
         incoming: IncomingRequest,
     ) -> None:
-        super().__init__(services, request, writer, incoming=incoming)
+        self.exchange = Exchange(services, request, writer, incoming=incoming)
+        """Sends requests and relays answers."""
+        self.incoming = incoming
+        self._services = services
         self.handler: RequestHandler | None = None
         """Decides on the request; None if it is not managed, and until the manager has prepared it."""
         self.outgoing = Outgoing(incoming.body.raw)
@@ -63,7 +63,10 @@ class ManagedExchange(Exchange):
 
     async def run(self) -> None:
         """Prepare the request, send it (again after each recovery), pass the answer on, and record both."""
-        self.begin_filters()
+        exchange = self.exchange
+        exchange.begin_filters(
+            feature.make_managed_filter(self) for feature in self._services.features
+        )
         try:
             if not await self._forward_for_new_credential():
                 await self._prepare()
@@ -72,29 +75,26 @@ class ManagedExchange(Exchange):
             # Start recording before anything else is awaited: the client may already
             # have its answer, and its next request has to wait for this record.
             self._log_facts()
-            outcome = self.end_filters()
+            outcome = exchange.end_filters()
             if self.handler is not None:
                 # Not `self._attempt`, which would keep the exchange in memory until the record is made.
-                recording = self.services.fail_open.attempt(
+                recording = self._services.fail_open.attempt(
                     "answered", self.incoming, self.handler.record(outcome), is_awaited=False
                 )
-                self.services.pending_work.start(recording)
-            await self.close()
+                self._services.pending_work.start(recording)
+            await exchange.close()
 
     @property
     def thread(self) -> str:
         """The id of the request's thread, or an empty string if the request is not managed."""
         return "" if self.handler is None else self.handler.thread
 
-    def make_filter(self, feature: Feature) -> Filter | None:
-        return feature.make_managed_filter(self)
-
     async def send_next(self, outgoing: Outgoing) -> UpstreamResponse:
         """Send another request of the handler, keeping the headers for the client."""
         self.outgoing = replace(outgoing, headers=self.outgoing.headers)
         return await self._send_current(is_plain=True)
 
-    async def make_own_headers(self) -> Mapping[str, str]:
+    async def _make_own_headers(self) -> Mapping[str, str]:
         """Return the headers for the client, without the thread id if the store does not answer in time."""
         handler = self.handler
         if handler is None:
@@ -126,20 +126,20 @@ class ManagedExchange(Exchange):
 
     async def _attempt(self, step: str, work: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of a step of the handler; None if it fails or takes too long."""
-        return await self.services.fail_open.attempt(step, self.incoming, work)
+        return await self._services.fail_open.attempt(step, self.incoming, work)
 
     async def _send_current(self, *, is_plain: bool = False) -> UpstreamResponse:
         """Send the current request. `is_plain`: ask for an uncompressed answer."""
         body = self.outgoing.body
         if self.outgoing.is_rewritten and self.incoming.api == "gemini":
-            body = remove_path_fields(self.request.head.path, body)
+            body = remove_path_fields(self.incoming.head.path, body)
         request = UpstreamRequest(
-            self.make_headers(self.incoming.api),
+            self.exchange.make_headers(self.incoming.api),
             body,
             is_changed=self.outgoing.is_rewritten,
             is_plain=is_plain,
         )
-        response = await self.send(request)
+        response = await self.exchange.send(request)
         self._accept_credential()
         return response
 
@@ -151,32 +151,32 @@ class ManagedExchange(Exchange):
         last byte. A prompt that an upstream has counted and found too long is compacted and sent again, without the
         operator's key (`Caller.authorize`).
         """
-        credential = self.request.head.caller.credential
+        credential = self.incoming.head.caller.credential
         if credential is None or await credential.is_accepted():
             return False
         answer = make_answer(await self._send_current())
         if answer.status < 300:
-            preparing = self.services.fail_open.prepare(replace(self.incoming, mode="observe"))
+            preparing = self._services.fail_open.prepare(replace(self.incoming, mode="observe"))
             self._use_handler(*await preparing)
         elif await _is_too_long(answer):
             return False
-        await self.relay(answer)
+        await self.exchange.relay(answer, self._make_own_headers)
         return True
 
     def _accept_credential(self) -> None:
         """Remember the client's credential once an upstream has answered to it with 2xx."""
-        credential = self.request.head.caller.credential
-        if credential is not None and 200 <= self.status < 300 and not credential.is_known:
+        credential = self.incoming.head.caller.credential
+        if credential is not None and 200 <= self.exchange.status < 300 and not credential.is_known:
             credential.accept()
 
     async def _prepare(self) -> None:
         """Let the manager decide on the request to send."""
         started_at = time.monotonic()
-        fail_open = self.services.fail_open
+        fail_open = self._services.fail_open
         handler = fail_open.forward_first(self.incoming)
         unmanaged_reason = ""
         if handler is None:
-            handler, unmanaged_reason = await self.wait(fail_open.prepare(self.incoming))
+            handler, unmanaged_reason = await self.exchange.wait(fail_open.prepare(self.incoming))
         self._added_seconds = time.monotonic() - started_at
         self._use_handler(handler, unmanaged_reason)
         set_log_thread(self.thread)
@@ -193,11 +193,13 @@ class ManagedExchange(Exchange):
 
     async def _send_until_answered(self) -> None:
         """Send the request; again after each recovery."""
-        keep_alive = self.keep_alive
+        keep_alive = self.exchange.keep_alive
         try:
             for attempt in range(MAX_RESENDS + 1):
                 sending = self._send_current(is_plain=keep_alive.has_started)
-                response = await (self.wait(sending) if keep_alive.has_started else sending)
+                response = await (
+                    self.exchange.wait(sending) if keep_alive.has_started else sending
+                )
                 if not await self._relay_or_recover(
                     make_answer(response), is_last=attempt == MAX_RESENDS
                 ):
@@ -206,14 +208,14 @@ class ManagedExchange(Exchange):
             if not keep_alive.has_started:
                 raise
             error = make_error_body(self.incoming.api, refused)
-            await self.end_with_error(refused.status, error)
+            await self.exchange.end_with_error(refused.status, error)
 
     async def _relay_or_recover(self, answer: Answer, *, is_last: bool) -> bool:
         """Pass an answer on to the client, unless a recovery is possible; return whether to send a request again."""
         try:
             if not is_last and await self._recover(answer):
                 return True
-            await self.relay(answer)
+            await self.exchange.relay(answer, self._make_own_headers)
             return False
         finally:
             await answer.body.stop_reading()
@@ -224,13 +226,13 @@ class ManagedExchange(Exchange):
             error = await self._hold_for_error(answer)
             return error is not None and await self._recover_with_handler(answer.status, error)
         body = await answer.read_error()
-        self.count_upstream_error(str(answer.status))
-        failures = self.services.fail_open.failures
+        self.exchange.count_upstream_error(str(answer.status))
+        failures = self._services.fail_open.failures
         if failures is not None:
             failures.record(REFUSED, tenant=self.incoming.head.caller.tenant)
         if body is None:
             return False
-        for each_filter in self.filters:
+        for each_filter in self.exchange.filters:
             if await each_filter.retry_after_refusal(answer.status, body):
                 return True
         return await self._recover_with_handler(answer.status, body)
@@ -240,7 +242,7 @@ class ManagedExchange(Exchange):
         if self.handler is None or self.incoming.mode != "managed":
             return False
         recovering = self._attempt("refused", self.handler.recover(status, body))
-        next_request = await self.wait(recovering)
+        next_request = await self.exchange.wait(recovering)
         if next_request is None:
             return False
         if next_request is not self.outgoing:
@@ -254,34 +256,34 @@ class ManagedExchange(Exchange):
             return None
         head = None
         if answer.is_plain:
-            own_headers = await self.make_own_headers()
+            own_headers = await self._make_own_headers()
             headers = replace(answer, is_changed=True).client_headers
             head = ResponseHead(answer.status, headers, own_headers)
         reader = AnswerReader(
-            self.incoming.api, answer.status, answer.headers, model=self.request.model
+            self.incoming.api, answer.status, answer.headers, model=self.exchange.request.model
         )
-        holding = answer.body.peek_error(reader, self.services.limits.hold_seconds)
-        error = await self.keep_alive.wait_for_content(holding, head)
+        holding = answer.body.peek_error(reader, self._services.limits.hold_seconds)
+        error = await self.exchange.keep_alive.wait_for_content(holding, head)
         if error is None:
             return None
-        self.count_upstream_error("stream")
+        self.exchange.count_upstream_error("stream")
         return json.dumps({"error": dict(error.raw)}).encode()
 
     def _count_rewrite(self, kind: str) -> None:
         if self.outgoing.is_rewritten:
-            self.services.metrics.count("rewrites", kind=kind)
+            self._services.metrics.count("rewrites", kind=kind)
 
     def _log_facts(self) -> None:
         """Add model, thread, tokens and delay to the request's log line."""
         facts: dict[str, Any] = {
-            "model": self.request.model or "",
+            "model": self.exchange.request.model or "",
             "added_ms": round(1_000 * self._added_seconds, 1),
         }
         if self.thread:
             facts["thread"] = self.thread
         if self.outgoing.tokens is not None:
             facts["tokens"] = self.outgoing.tokens
-        self.writer.note(**facts)
+        self.exchange.writer.note(**facts)
 
 
 async def _is_too_long(answer: Answer) -> bool:

@@ -88,10 +88,12 @@ async def _resolve_thread(store: Store, tenant: str | None, name: str) -> str:
 
 async def describe_thread(store: Store, thread: str) -> str:
     """Describe one thread."""
-    tip = await store.session(await store.get_compression_tip(thread))
-    history = await store.history(thread)
-    context = await store.messages(tip.id)
-    records = [record for record in await store.compactions(thread) if record.reverted_at is None]
+    tip = await store.load_session(await store.get_compression_tip(thread))
+    history = await store.load_history(thread)
+    context = await store.list_messages(tip.id)
+    records = [
+        record for record in await store.list_compactions(thread) if record.reverted_at is None
+    ]
     total = sum_calls("all", await store.usage.list_usage(thread))
     lines = [f"Thread {thread}{f', {tip.title}' if tip.title else ''}"]
     lines.append(

@@ -189,16 +189,17 @@ class Proxy:
     async def _answer(self, head: RequestHead, raw: bytes, writer: ResponseWriter) -> None:
         """Answer a request whose body has arrived."""
         if head.conversation_api is not None:
-            exchange = await self._make_conversation_exchange(
+            conversation = await self._make_conversation_exchange(
                 head, head.conversation_api, raw, writer=writer
             )
+            await conversation.run()
         else:
             exchange = await self._make_read_exchange(head, raw, writer)
-        await exchange.run()
+            await exchange.run()
 
     async def _make_conversation_exchange(
         self, head: RequestHead, api: Api, raw: bytes, *, writer: ResponseWriter
-    ) -> Exchange:
+    ) -> Exchange | ManagedExchange:
         """Return the exchange of a conversation: managed, unless a setting or its size forbids that."""
         locator = None
         if self._reader is not None and (head.caller.mode or self._routes.mode) != "off":

@@ -281,7 +281,7 @@ class FrameworkThreads:
         large_outputs: Sequence[LargeOutput],
     ) -> None:
         """Store the outputs that the new messages cite."""
-        thread = prepared.thread
+        thread = prepared.thread_id
         new_messages = prepared.caller_history.messages[prepared.match.matched_count :]
         cited_text = "".join(message.text for message in new_messages) if large_outputs else ""
         new_outputs = [item for item in large_outputs if item.output.id in cited_text]
@@ -303,7 +303,7 @@ class FrameworkThreads:
             items=[*make_items(prepared, history), *excerpts],
             note=prepared.note,
             output_cap=prepared.output_cap,
-            events=self._events.take(prepared.thread),
+            events=self._events.take(prepared.thread_id),
         )
 
     def _ensure_loop(self) -> LoopThread:

@@ -37,8 +37,8 @@ class HandOver:
     client: str
     file: Path
     command: str
-    messages: int
-    tokens: int
+    message_count: int
+    token_count: int
 
 
 def hand_over(

@@ -15,8 +15,9 @@ from urllib.parse import quote, urlsplit
 
 from everthread.core.costs.prices import find_listed_window
 from everthread.core.types import Api, ModelRequest
-from everthread.core.urls import host_of
 from everthread.wire.anthropic import DEFAULT_MAX_TOKENS
+from everthread.wire.codecs import CODECS
+from everthread.wire.request_fields import OUTPUT_CAP_FIELDS
 
 if TYPE_CHECKING:
     import httpx2
@@ -376,9 +377,6 @@ def read_window_betas(headers: Mapping[str, str] | None) -> str:
     )
 
 
-OUTPUT_CAP_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-
-
 def get_output_cap(request: ModelRequest) -> int | None:
     """Return the output cap of a request, under any of its names."""
     values = (request.params.get(field) for field in OUTPUT_CAP_FIELDS)
@@ -403,12 +401,7 @@ def with_output_cap(
 
 
 def choose_output_cap_field(api: Api, base_url: str = "") -> str:
-    """Return the field for the output cap. OpenAI's reasoning models refuse `max_tokens`; others know only that."""
-    if api == "openai_responses":
-        return "max_output_tokens"
-    host = host_of(base_url)
-    is_openai = host == "api.openai.com" or host.endswith((".openai.com", ".openai.azure.com"))
-    return "max_completion_tokens" if api == "openai_chat" and is_openai else "max_tokens"
+    return CODECS[api].request_fields.choose_output_cap_field(base_url)
 
 
 def find_default_output_cap(model: str, window: int) -> int:

@@ -278,17 +278,17 @@ class TimeLimitedModel(ModelWrapper):
                 except TimeoutError:
                     if not timeout.expired():
                         raise
-                    problem = "has not begun to answer"
                     if deadline == total_deadline:
-                        problem = "has not come to the end of its answer"
-                        limit = limits.total_seconds
+                        problem = f"has not finished its answer within {limits.total_seconds:g} s"
                     elif has_begun:
-                        problem = "has fallen silent in the middle of its answer"
+                        problem = f"sent nothing for {limit:g} s in the middle of its answer"
+                    else:
+                        problem = f"has not begun to answer within {limit:g} s"
                     partial = None
                     if has_begun or usage:
                         partial = self._make_partial_reply(texts, usage)
                     raise ModelTimeoutError(
-                        f"{self.name} at {self.base_url} {problem} within {limit:g} s. Ask again.",
+                        f"{self.name} at {self.base_url} {problem}. Ask again.",
                         partial=partial,
                     ) from None
                 if piece is None:

@@ -164,12 +164,12 @@ class PostgresConnection(Connection):
             filters = " ".join([*chunk.filter_terms, *block_terms])
             rows.append((chunk.id, make_tsvector(chunk.terms), filters))
         self.run_many(
-            "INSERT INTO search (piece_id, terms, filters) VALUES (?, ?::tsvector, ?::tsvector)",
+            "INSERT INTO search (chunk_id, terms, filters) VALUES (?, ?::tsvector, ?::tsvector)",
             rows,
         )
 
     def unindex(self, chunk_ids: Sequence[int]) -> None:
-        self.run("DELETE FROM search WHERE piece_id = ANY(?)", (list(chunk_ids),))
+        self.run("DELETE FROM search WHERE chunk_id = ANY(?)", (list(chunk_ids),))
 
     def match(self, query: IndexQuery, limit: int) -> list[IndexMatch]:
         rows = match_newest_first(self, query, limit)

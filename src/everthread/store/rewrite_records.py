@@ -13,8 +13,6 @@ from typing import Any
 from everthread.core.messages import Message
 from everthread.store.records import NewCompaction, NewMessage, NewSession
 
-UNDONE_PREFIX = "undone:"
-"""The prefix of the digest of a rewrite that was undone."""
 UNDONE_STATE_KEY = "undone"
 """The key of a proxied thread's state after an undo. Its value is `{"until": tokens}`: the thread is not compacted
 again until its messages have this size."""
@@ -109,7 +107,10 @@ class RewriteState:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The replacement of a history's beginning. Its key is tenant, engine, digest and strength; it is never changed."""
+    """The replacement of a history's beginning. Its key is tenant, engine, digest and strength.
+
+    It is never changed. An undo of its compaction deletes it.
+    """
 
     tenant: str
     engine: str

@@ -106,7 +106,7 @@ class Store:
             new.id, session_rows.create_session, new, self._access.clock()
         )
 
-    async def session(self, session_id: str) -> Session:
+    async def load_session(self, session_id: str) -> Session:
         return await self._access.read(session_rows.load_session, session_id)
 
     async def resolve(self, prefix: str, *, tenant: str | None = None) -> Session:
@@ -138,19 +138,19 @@ class Store:
         """Count the threads that `list_threads` lists."""
         return await self._access.read(thread_rows.count_threads, tenant=tenant)
 
-    async def threads_started_by(self, thread_id: str) -> list[Session]:
+    async def list_child_threads(self, thread_id: str) -> list[Session]:
         """Return the first sessions of the threads that began in this one: subagents, side calls and branches."""
         return await self._access.read(session_rows.list_child_threads, thread_id)
 
-    async def subagents(self, thread_id: str) -> list[str]:
+    async def list_subagents(self, thread_id: str) -> list[str]:
         """Return the threads of all subagents and side calls of a thread, at any depth."""
         return await self._access.read(session_rows.list_subagents, thread_id)
 
-    async def family(self, thread_id: str) -> list[str]:
+    async def list_family(self, thread_id: str) -> list[str]:
         """Return a thread, the threads it branched from or works for, and all threads of the same client sessions."""
         return await self._access.read(session_rows.list_family, thread_id)
 
-    async def thread_sessions(self, thread_id: str) -> list[Session]:
+    async def list_thread_sessions(self, thread_id: str) -> list[Session]:
         """Return every session of a thread, also reverted ones, the oldest first."""
         return await self._access.read(session_rows.list_thread_sessions, thread_id)
 
@@ -185,7 +185,7 @@ class Store:
         self._access.indexer.start()
         return messages
 
-    async def messages(
+    async def list_messages(
         self, session_id: str, *, start: int = 0, limit: int | None = None
     ) -> list[StoredMessage]:
         """Return a session's messages in order, as the model sees them."""
@@ -193,11 +193,11 @@ class Store:
             stored_messages.list_messages, session_id, start=start, limit=limit
         )
 
-    async def visible_ids(self, thread_id: str) -> list[int]:
+    async def list_visible_ids(self, thread_id: str) -> list[int]:
         """Return the ids of the messages that a compacted thread still shows, or none if it was never compacted."""
         return await self._access.read(stored_messages.list_visible_ids, thread_id)
 
-    async def history(
+    async def load_history(
         self, session_id: str, *, start: int = 0, limit: int | None = None, after_id: int = 0
     ) -> list[StoredMessage]:
         """Return the history of a thread: every message said in it, in order, once.
@@ -208,7 +208,7 @@ class Store:
             stored_messages.load_history, session_id, start=start, limit=limit, after_id=after_id
         )
 
-    async def message(self, message_id: int, *, tenant: str | None = None) -> StoredMessage:
+    async def load_message(self, message_id: int, *, tenant: str | None = None) -> StoredMessage:
         """Return one message, with its position in the session of origin."""
         return await self._access.read(stored_messages.load_message, message_id, tenant=tenant)
 
@@ -242,7 +242,7 @@ class Store:
         self._access.indexer.start()
         return result
 
-    async def compactions(self, thread_id: str) -> list[CompactionRecord]:
+    async def list_compactions(self, thread_id: str) -> list[CompactionRecord]:
         return await self._access.read(compactions.list_compactions, thread_id)
 
     async def undo(self, session_id: str, *, lease: Lease | None = None) -> Session:
@@ -276,7 +276,7 @@ class Store:
         """Return a page of messages and passages that match a query, the best first."""
         return await self._read_indexed(search_pages.find_page, query, self._access.clock())
 
-    async def neighbours(
+    async def find_neighbours(
         self, shown_texts: Sequence[tuple[int | None, str]]
     ) -> list[tuple[Neighbour | None, Neighbour | None]]:
         """Return the messages before and after each message, with one query. Leave out calls of lookup tools."""

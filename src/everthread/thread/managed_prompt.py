@@ -41,7 +41,7 @@ class CompactionOrder:
         """Whether the policy chose the time. Only then is the compaction judged by its effect."""
         return self.reason in AUTOMATIC_REASONS
 
-    def find_target_tokens(self, tokens: int, threshold: int) -> int:
+    def compute_target_tokens(self, tokens: int, threshold: int) -> int:
         """Return the prompt size to compact for.
 
         A summary that is prepared ahead is used when the prompt has reached the threshold.

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Generic
 
 from everthread.compaction.compaction_result import Compaction
-from everthread.core.caching.cache_lifetimes import find_cache_lifetime
+from everthread.core.caching.cache_lifetimes import compute_cache_lifetime
 from everthread.core.costs.canonical_usage import CanonicalUsage
 from everthread.core.costs.compaction_economics import MIN_THRESHOLD_SHARE, CompactionTiming
 from everthread.core.provider_errors.classification import ErrorVerdict
@@ -179,7 +179,7 @@ class ManagedThread(Generic[DraftT]):
             return
         size = self.prompt.measure_size()
         if size.tokens >= MIN_THRESHOLD_SHARE * size.budget.threshold:
-            lifetime = self._policy.find_cache_lifetime(self.prompt.learnt_usage)
+            lifetime = self._policy.get_cache_lifetime(self.prompt.learnt_usage)
             self.preparation.idle_timer = self._timer(
                 CACHE_LIFETIME_SHARE * lifetime, self._use_idle_time
             )
@@ -204,7 +204,7 @@ class ManagedThread(Generic[DraftT]):
         `params`: the parameters of the call, which may set the lifetime of the cache.
         """
         now = self._policy.wall_clock()
-        ttl = find_cache_lifetime(self.prompt.model, self._policy.options.cache_ttl, params)
+        ttl = compute_cache_lifetime(self.prompt.model, self._policy.options.cache_ttl, params)
         if self.prompt.learnt_usage.observe(usage, now, ttl=ttl):
             self.prompt.emit(
                 events.Notice(self.prompt.session_id, make_pause_notice(usage.prompt_tokens))

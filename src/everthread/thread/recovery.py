@@ -91,7 +91,7 @@ class RecoveryAttempts:
             return GIVE_UP
         if verdict.kind == "max_tokens_too_large":
             self.cap_attempt_count += 1
-            new_cap = find_lower_cap(verdict, self.cap or output_cap, thinking_budget)
+            new_cap = compute_lower_cap(verdict, self.cap or output_cap, thinking_budget)
             if new_cap is not None and self.cap_attempt_count <= MAX_CAP_ATTEMPTS:
                 self.cap = new_cap
                 notice = f"asking for at most {new_cap:,} tokens of output"
@@ -116,7 +116,7 @@ class RecoveryAttempts:
         return f"even after {self.effective_compaction_count} compaction{plural}"
 
 
-def find_lower_cap(
+def compute_lower_cap(
     verdict: ErrorVerdict, output_cap: int | None, thinking_budget: int | None = None
 ) -> int | None:
     """Return a smaller output cap to try after a refused one; None if too few tokens are left."""

@@ -9,6 +9,7 @@ from everthread.core.messages import Message, kind_of
 from everthread.core.types import Api, ModelReply, ModelRequest, StreamDelta
 from everthread.errors import TranscriptError
 from everthread.wire import anthropic, gemini, openai_chat, openai_responses
+from everthread.wire.request_fields import RequestFields
 from everthread.wire.sse import SseEvent
 
 
@@ -30,6 +31,15 @@ class Codec(Protocol):
     decode_reply: Callable[..., ModelReply]
     encode_reply: Callable[..., dict[str, Any]]
     encode_stream: Callable[..., Iterator[SseEvent]]
+    encode_tools: Callable[..., list[dict[str, Any]]]
+    make_comparable_message: Callable[..., dict[str, Any]]
+
+    def encode_error(self, status: int, code: str, message: str) -> dict[str, Any]: ...
+
+    def encode_error_event(self, body: Mapping[str, Any]) -> SseEvent: ...
+
+    @property
+    def request_fields(self) -> RequestFields: ...
 
     @property
     def stream_decoder(self) -> Callable[..., StreamDecoder]: ...

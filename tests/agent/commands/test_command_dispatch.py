@@ -78,7 +78,9 @@ async def test_no_command_reaches_the_model(agents: Agents) -> None:
         await run_command(agent, f"/{command.name}")
         await run_command(agent, f"/{command.name} something odd")
     assert len(model.requests) == request_count
-    results = [text_of(item.body) for item in await agents.store.history(agent.conversation.id)]
+    results = [
+        text_of(item.body) for item in await agents.store.load_history(agent.conversation.id)
+    ]
     assert not any(text.startswith("/") for text in results)
 
 

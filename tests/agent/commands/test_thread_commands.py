@@ -91,7 +91,7 @@ async def test_branch_continues_in_a_copy(agents: Agents) -> None:
     await follow(agent, branched)
     await agent.send("Only here.")
     assert len(agent.conversation.messages) == 6
-    original = await agents.store.history(thread)
+    original = await agents.store.load_history(thread)
     assert len(original) == 4
     empty = await agents.open(ScriptedModel())
     refused = await run_command(empty, "/branch")
@@ -137,7 +137,7 @@ async def test_search_shows_the_message_before_and_after(agents: Agents) -> None
     )
     await agent.send("Which gate?")
     await agent.send("Mend the hinge.")
-    history = await agents.store.history(agent.conversation.id)
+    history = await agents.store.load_history(agent.conversation.id)
     asked, call, result, answer, mend, noted = (message.id for message in history)
     found = await run_command(agent, "/search hinge")
     lines = [line for line in found.text.splitlines() if line.startswith("  ")]

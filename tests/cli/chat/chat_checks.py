@@ -31,7 +31,7 @@ def last_thread(run_on_store: RunOnStore) -> tuple[str, list[Any]]:
 
     async def read(store: Store) -> tuple[str, list[Any]]:
         (row, *_) = await store.list_threads(limit=1)
-        return row.first.id, [stored.body for stored in await store.messages(row.tip.id)]
+        return row.first.id, [stored.body for stored in await store.list_messages(row.tip.id)]
 
     return run_on_store(read)
 

@@ -170,7 +170,7 @@ async def test_tools_stay_within_the_tenant_and_bounds(tmp_path: Path) -> None:
             assert "nothing was found" in await ask(
                 "lcm_grep", {"pattern": "tulip_9_omega", "scope": scope}
             )
-        theirs = (await conversations.store.history(other.id))[0].id
+        theirs = (await conversations.store.load_history(other.id))[0].id
         for wanted in (
             f"message:{theirs}",
             "message:99999",

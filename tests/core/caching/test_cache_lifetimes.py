@@ -6,7 +6,7 @@ import pytest
 
 from everthread.core.caching.cache_lifetimes import (
     bills_cache_writes,
-    find_cache_lifetime,
+    compute_cache_lifetime,
 )
 
 
@@ -25,8 +25,8 @@ from everthread.core.caching.cache_lifetimes import (
 )
 def test_openai_cache_billing_and_lifetime(model: str, bills: bool) -> None:
     assert bills_cache_writes(model) is bills
-    assert find_cache_lifetime(model, "5m", {}) == (1_800 if bills else 300)
+    assert compute_cache_lifetime(model, "5m", {}) == (1_800 if bills else 300)
     asked = {"prompt_cache_options": {"ttl": "12h"}}
-    assert find_cache_lifetime(model, "5m", asked) == (43_200 if bills else 300)
+    assert compute_cache_lifetime(model, "5m", asked) == (43_200 if bills else 300)
     usual = {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}}
-    assert find_cache_lifetime(model, "5m", usual) == (1_800 if bills else 300)
+    assert compute_cache_lifetime(model, "5m", usual) == (1_800 if bills else 300)

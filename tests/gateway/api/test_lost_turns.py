@@ -80,7 +80,7 @@ async def test_completes_the_history_that_an_ended_process_left(
     ended, result = await repair_lost_turn(store, turn, lease)
     assert ended == state
     assert result.get("text") == ("Paid." if state == "answered" else None)
-    history = [text_of(item.body) for item in await store.history(thread)]
+    history = [text_of(item.body) for item in await store.load_history(thread)]
     assert history == ["hi", "Paid.", *map(text_of, stored), *added]
 
 

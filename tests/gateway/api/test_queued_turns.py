@@ -208,7 +208,7 @@ async def test_compacts_a_history_over_85_percent_before_the_turn(
         thread = await api.create_thread()
         for number in range(17):
             await api.read_answer(thread, f"{number}: {FILLER}")
-        records = await api.store.compactions(thread)
+        records = await api.store.list_compactions(thread)
         assert records
         reasons = {record.record.reason for record in records}
         assert reasons == {"hygiene"}

@@ -110,7 +110,7 @@ async def test_a_confined_client_sees_only_its_own_thread(
     store: Store, own_conversation: Conversation
 ) -> None:
     other = await make_thread(store, "Another talk names marigold-12.", tenant="ann")
-    message = f"message:{(await store.history(other))[0].id}"
+    message = f"message:{(await store.load_history(other))[0].id}"
     reach = LookupReach("ann", own_conversation.id, is_confined=True)
     async with serve_tools(store, reach) as client:
         output = await call_tool(client, "lcm_grep", pattern="marigold")
@@ -129,7 +129,7 @@ async def test_answers_alike_for_another_tenants_ids_and_invented_ones(
     output = await store.outputs.put_output(foreign_conversation.id, "the vault is in the cellar")
     ids = (
         nodes_of(foreign_conversation)[0],
-        f"message:{(await store.history(foreign_conversation.id))[0].id}",
+        f"message:{(await store.load_history(foreign_conversation.id))[0].id}",
         output.id,
         "n0123456789ab",
         "message:999999999",

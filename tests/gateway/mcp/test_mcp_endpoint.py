@@ -127,7 +127,7 @@ async def test_each_key_sees_only_its_own_tenant(tmp_path: Path) -> None:
         text = f"The vault is behind the mirror. GITHUB_TOKEN={TOKEN}"
         anns_thread = await make_thread(store, text, tenant="ann")
         theirs = await make_thread(store, "The vault is in the cellar.", tenant="bob")
-        secret = f"message:{(await store.history(theirs))[0].id}"
+        secret = f"message:{(await store.load_history(theirs))[0].id}"
         output = await store.outputs.put_output(theirs, "vault number nine")
         ways: list[dict[str, str]] = [
             {},

@@ -157,13 +157,13 @@ async def load_threads(home: Path) -> list[dict[str, Any]]:
         for row in await store.list_threads():
             thread = row.first.id
             usage = await store.usage.list_usage(thread)
-            history = [message.body for message in await store.history(thread)]
+            history = [message.body for message in await store.load_history(thread)]
             threads.append(
                 {
                     "id": thread,
                     "kind": row.first.kind,
                     "parent": row.first.parent,
-                    "family": list(await store.family(thread)),
+                    "family": list(await store.list_family(thread)),
                     "title": await load_title(store, row.first),
                     "messages": row.message_count,
                     "calls": sum(call.task == "main" for call in usage),

@@ -73,7 +73,7 @@ def _format_command(run: Mapping[str, Any]) -> str:
 
 @command("/why", "why the last compaction or cache miss happened")
 async def run_why(scope: CommandScope, _argument: str) -> CommandResult:
-    all_records = await scope.store.compactions(scope.conversation.id)
+    all_records = await scope.store.list_compactions(scope.conversation.id)
     records = [record for record in all_records if record.reverted_at is None]
     last_record = records[-1] if records else None
     cache_misses = scope.agent.cache_misses if scope.agent else None

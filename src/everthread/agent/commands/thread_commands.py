@@ -139,7 +139,7 @@ async def run_resume(scope: CommandScope, argument: str) -> CommandResult:
         listing = await run_sessions(scope, "")
         return CommandResult(f"{listing.text}\n\n`/resume ID` continues one of them.", listing.data)
     session = await scope.store.resolve(argument, tenant=scope.conversation.session.tenant)
-    tip = await scope.store.session(await scope.store.get_compression_tip(session.id))
+    tip = await scope.store.load_session(await scope.store.get_compression_tip(session.id))
     title = await _load_short_title(scope.store, tip)
     text = f"Continuing `{tip.thread[:8]}` {title}: {count_noun(tip.message_count, 'message')} in the prompt."
     current_model = scope.conversation.route.name

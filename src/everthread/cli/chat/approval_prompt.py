@@ -36,7 +36,7 @@ PERMISSION_VERBS = {
 
 
 MAX_PREVIEW_LINES = 60
-"""Lines of a change that are shown; the rest is only counted."""
+"""Maximum lines of a change that are shown. The others are only counted."""
 
 
 _DIFF_STYLES = (

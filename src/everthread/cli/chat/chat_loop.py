@@ -1,4 +1,4 @@
-"""The loop of a chat: read a message or a slash command, answer it, until the user leaves."""
+"""The loop of a chat, which reads and answers messages and slash commands until the user leaves."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Chat:
         self._hidden_events: tuple[type[Event], ...] = ()
 
     def on_event(self, event: Event) -> None:
-        """Receive an event of the agent. Show it now, unless the running turn shows its own events."""
+        """Update the status by an event of the agent, and show the event unless the running turn shows its own."""
         self.status.update(event)
         if not self._turn_shows_events and not isinstance(event, self._hidden_events):
             self.screen.show_event(event)
@@ -170,9 +170,9 @@ class Chat:
     async def load_status(self, agent: Agent) -> None:
         """Load the thread's usage and compactions from the store, at the start and after a switch of threads."""
         store = agent.conversation.store
-        thread = agent.conversation.id
-        usage_by_part = await load_thread_usage(store, thread)
-        self.status.load(usage_by_part["all"], await store.compactions(thread))
+        thread_id = agent.conversation.id
+        usage_by_part = await load_thread_usage(store, thread_id)
+        self.status.load(usage_by_part["all"], await store.list_compactions(thread_id))
 
     def _update_status(self, agent: Agent) -> None:
         conversation = agent.conversation

@@ -1,4 +1,4 @@
-"""Start a chat: choose the thread, open the editor and the agent, print the greeting and the farewell."""
+"""Run a chat from choosing the thread and opening the editor and the agent to the farewell."""
 
 from __future__ import annotations
 
@@ -40,48 +40,50 @@ async def run_chat(
     allow_everything: bool,
 ) -> None:
     """Run a chat from the greeting to the farewell, then close the store."""
-    resume = start_options.thread
+    resumed_id = start_options.thread_id
     startup_stack = contextlib.ExitStack()
     try:
         screen = Screen(console)
         status = ChatStatus()
         reader = _open_reader(screen, status, start_options.workspace)
         startup_stack.enter_context(reader.hold_typing(as_one_message=True))
-        if resume == RESUME_WITHOUT_ID:
+        if resumed_id == RESUME_WITHOUT_ID:
             can_pick = let_user_pick and reader.is_interactive
             find_thread = _pick_thread(store, reader) if can_pick else find_latest_thread(store)
-            resume = await find_thread
+            resumed_id = await find_thread
         chat = Chat(screen, status, reader=reader, presence=TerminalPresence(home_directory()))
         approvals = _make_approvals(chat, allow_everything=allow_everything)
         async with await open_terminal_agent(
-            start_options, store, resume, approvals, listener=chat.on_event
+            start_options, store, resumed_id, approvals, listener=chat.on_event
         ) as agent:
             await chat.load_status(agent)
             screen.print(
-                render_greeting(agent.conversation, start_options, is_resumed=resume is not None)
+                render_greeting(
+                    agent.conversation, start_options, is_resumed=resumed_id is not None
+                )
             )
-            if resume is not None and (
+            if resumed_id is not None and (
                 exchange := render_last_exchange(agent.conversation.messages)
             ):
                 screen.print(exchange)
             startup_stack.close()
             await chat.read_and_answer(agent)
-            thread = agent.conversation.id
+            thread_id = agent.conversation.id
             window = agent.conversation.window
         farewell = await render_farewell(
-            store, thread, window=window, resume_options=start_options.resume_options
+            store, thread_id, window=window, resume_options=start_options.resume_options
         )
         if farewell is not None:
             screen.print(farewell)
-        elif resume is None:
-            await store.delete_thread(thread)  # the thread is empty
+        elif resumed_id is None:
+            await store.delete_thread(thread_id)  # the thread is empty
     finally:
         startup_stack.close()
         await store.close()
 
 
 def _make_approvals(chat: Chat, *, allow_everything: bool) -> Approvals:
-    """Return the approvals of a chat. Without a terminal no user can be asked: unapproved calls are refused."""
+    """Return the approvals of a chat. Without a terminal no user can be asked, so unapproved calls are refused."""
     ask_user = None
     if chat.reader.is_interactive:
         ask_user = ApprovalPrompt(chat.screen, chat.reader, chat.interrupts.interrupt)

@@ -1,4 +1,4 @@
-"""The editor of a chat: several lines, history, completion. Used on a terminal only."""
+"""The editor of a chat on a terminal, with several lines, history and completion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from everthread.cli.chat.screen import Screen
 from everthread.cli.chat.type_ahead import TypeAhead
 
 MAX_COMPLETIONS = 200
-"""Paths offered at once."""
+"""Maximum paths that are offered at once."""
 _LAST_WORD_PATTERN = re.compile(r"[^\s'\"`(<]*$")
 
 
@@ -148,7 +148,7 @@ def _print_above(print_output: Callable[[], None]) -> None:
 
 
 def _make_key_bindings(pastes: Pastes) -> KeyBindings:
-    """Bind Enter to send, Alt-Enter or a backslash before Enter to a new line, Ctrl-C to clear, then interrupt."""
+    """Bind Enter to send, Alt-Enter or a backslash and Enter to begin a line, and Ctrl-C to clear or interrupt."""
     keys = KeyBindings()
 
     @keys.add("enter")

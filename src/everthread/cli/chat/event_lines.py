@@ -41,8 +41,8 @@ def render_event(event: Event) -> Text | None:
         case CompactionDone():
             return _render_compaction(event)
         case Delegated():
-            inner = render_event(event.event)
-            return Text.assemble("  ", inner) if inner else None
+            inner_line = render_event(event.event)
+            return Text.assemble("  ", inner_line) if inner_line else None
     line = _describe_event(event)
     return None if line is None else Text(f"{line[0]} {escape_controls(line[1])}", line[2])
 
@@ -94,8 +94,8 @@ def _describe_tools(event: ToolsChanged) -> str:
         parts.append(f"left out to save room: {', '.join(event.removed_names)}")
     if event.returned_names:
         parts.append(f"available again: {', '.join(event.returned_names)}")
-    count = f"{len(event.left_out)} of {count_noun(event.tool_count, 'tool')}"
-    return f"Tools {'; '.join(parts)} ({count} out, {event.tokens_saved:,} tokens saved)"
+    count_text = f"{len(event.left_out)} of {count_noun(event.tool_count, 'tool')}"
+    return f"Tools {'; '.join(parts)} ({count_text} out, {event.tokens_saved:,} tokens saved)"
 
 
 PROBLEM_TEXTS = {
@@ -108,19 +108,19 @@ PROBLEM_TEXTS = {
 def _describe_recovery(event: Recovery) -> str:
     """Describe what the provider refused, and how the next try differs."""
     problem = PROBLEM_TEXTS.get(event.problem, event.problem)
-    count = "" if event.attempt <= 1 else f" ({event.attempt})"
-    return f"{problem}. Trying again{count}: {event.action}"
+    attempt_text = "" if event.attempt <= 1 else f" ({event.attempt})"
+    return f"{problem}. Trying again{attempt_text}: {event.action}"
 
 
 def _render_compaction(event: CompactionDone) -> Text:
-    """Render the size before and after, and the author of the summary; `/why` has the details."""
-    author = (
+    """Render the size before and after, and the author of the summary. The details are in `/why`."""
+    author_text = (
         f"; summary by {escape_controls(describe_author(event.author))}" if event.author else ""
     )
-    cost = f" for {format_dollars(event.cost)}" if event.cost else ""
-    sizes = f"{format_thousands(event.tokens_before)} → {format_thousands(event.tokens_after)}"
+    cost_text = f" for {format_dollars(event.cost)}" if event.cost else ""
+    sizes_text = f"{format_thousands(event.tokens_before)} → {format_thousands(event.tokens_after)}"
     line = Text.assemble(
-        (f"◆ Compacted {sizes} tokens{author}{cost}.", ACCENT_STYLE),
+        (f"◆ Compacted {sizes_text} tokens{author_text}{cost_text}.", ACCENT_STYLE),
         (" /why, /undo", DIM_STYLE),
     )
     for warning in event.warnings:
@@ -129,29 +129,29 @@ def _render_compaction(event: CompactionDone) -> Text:
 
 
 MAX_ARGUMENT_CHARS = 100
-"""Characters of a command or a path that are shown."""
+"""Maximum characters of a command or a path that are shown."""
 
 
 class ToolLines:
-    """The lines for tool calls: one while a tool runs, one when it has finished."""
+    """The lines for tool calls, which differ while a tool runs and when it has finished."""
 
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], ToolStarted] = {}
 
-    def render(self, event: Event, thread: str = "") -> Text | None:
+    def render(self, event: Event, thread_id: str = "") -> Text | None:
         """Return the line for an event of a tool; None for other events.
 
-        `thread`: the thread of the subagent, because threads may use the same call ids.
+        `thread_id` is that of a subagent's thread, because several threads may use the same call ids.
         """
         match event:
             case ToolStarted():
-                self._running[thread, event.call_id] = event
+                self._running[thread_id, event.call_id] = event
             case ToolFinished():
-                self._running.pop((thread, event.call_id), None)
+                self._running.pop((thread_id, event.call_id), None)
                 return render_tool_result(event)
             case Delegated():
-                inner = self.render(event.event, event.thread)
-                return Text.assemble("  ", inner) if inner else None
+                inner_line = self.render(event.event, event.thread)
+                return Text.assemble("  ", inner_line) if inner_line else None
         return None
 
     @property
@@ -165,7 +165,7 @@ class ToolLines:
 
 
 def render_tool_result(event: ToolFinished) -> Text:
-    """Render the line of a finished tool: name, target, outcome, seconds, the start of its output."""
+    """Render the line of a finished tool, and the start of its output."""
     action = _parse_action(event.tool, event.arguments)
     mark, style = ("✗", WARNING_STYLE) if event.failed else ("✓", "green")
     outcome = "refused" if event.refused else _describe_outcome(event, action)
@@ -182,23 +182,32 @@ def render_tool_result(event: ToolFinished) -> Text:
 
 
 PREVIEW_LINES = 3
-"""Lines of a tool's output that are shown."""
+"""Maximum lines of a tool's output that are shown."""
 
 
 def _render_preview(text: str, kind: str) -> Text:
-    """Render the first lines of the output of a command or a search, and the count of the others."""
+    """Render the first lines of a command's or a search's output, and how many more there are."""
     first_line, _, output = text.partition("\n")
-    rows = escape_controls(output if first_line.startswith("exit code:") else text).splitlines()
-    rows = [row for row in rows if row.strip()]
-    if kind not in ("shell", "search") or len(rows) < 2:
+    output_lines = escape_controls(
+        output if first_line.startswith("exit code:") else text
+    ).splitlines()
+    output_lines = [output_line for output_line in output_lines if output_line.strip()]
+    if kind not in ("shell", "search") or len(output_lines) < 2:
         return Text()
-    lines = [f"\n  │ {clip(row.rstrip(), MAX_ARGUMENT_CHARS)}" for row in rows[:PREVIEW_LINES]]
-    more_line = f"\n  │ … {len(rows) - PREVIEW_LINES:,} more" if len(rows) > PREVIEW_LINES else ""
+    lines = [
+        f"\n  │ {clip(output_line.rstrip(), MAX_ARGUMENT_CHARS)}"
+        for output_line in output_lines[:PREVIEW_LINES]
+    ]
+    more_line = (
+        f"\n  │ … {len(output_lines) - PREVIEW_LINES:,} more"
+        if len(output_lines) > PREVIEW_LINES
+        else ""
+    )
     return Text("".join(lines) + more_line, DIM_STYLE)
 
 
 def _describe_outcome(event: ToolFinished, action: Action) -> str:
-    """Show a one-line result unchanged; describe a longer one in a few words."""
+    """Return a one-line result unchanged, or describe a longer one in a few words."""
     text = event.text.strip()
     if "\n" not in text and (event.failed or action.kind != "read"):
         return clip(text, MAX_ARGUMENT_CHARS)

@@ -51,11 +51,11 @@ def render_greeting(
     config = start_options.config
     route = conversation.route
     lines = [f"Everthread · {escape_controls(route.name)} · {_describe_window(conversation)}"]
-    caching = make_caching_notice(
+    caching_notice = make_caching_notice(
         route.name, route.provider, route.base_url, ttl=config.prompt_caching.cache_ttl
     )
-    if caching:
-        lines.append(caching)
+    if caching_notice:
+        lines.append(caching_notice)
     is_priced = prices_for(route.name, time=datetime.now(UTC)) is not None
     if not is_priced and route.provider != "local":
         lines.append(f"no price is known for {escape_controls(route.name)}: cost is not shown")
@@ -71,12 +71,12 @@ def render_greeting(
             f"{escape_controls(route.name)}: {choice.reason}; `everthread init` changes it"
         )
     lines.append(f"summaries by {escape_controls(describe_own_writer(config, route.name))}")
-    thread = f"thread {shorten_id(conversation.id)}"
-    count = count_noun(len(conversation.messages), "message")
+    thread_text = f"thread {shorten_id(conversation.id)}"
+    count_text = count_noun(len(conversation.messages), "message")
     if is_resumed:
-        lines.append(f"continuing {thread}: {count} in context")
+        lines.append(f"continuing {thread_text}: {count_text} in context")
     else:
-        lines.append(f"{thread} · {escape_controls(str(start_options.workspace))}")
+        lines.append(f"{thread_text} · {escape_controls(str(start_options.workspace))}")
     lines.append("/help · Alt-Enter: new line · Ctrl-C: stop · Ctrl-D: end")
     return Text("\n".join(lines), "dim")
 
@@ -90,17 +90,17 @@ def _describe_window(conversation: Conversation) -> str:
 
 
 async def render_farewell(
-    store: Store, thread: str, *, window: int, resume_options: str
+    store: Store, thread_id: str, *, window: int, resume_options: str
 ) -> Text | None:
-    """Render the summary at exit; None for an empty thread. `resume_options`: options that a resumed chat needs."""
-    row = await store.overview.load_thread_row(thread)
+    """Render the summary at exit; None for an empty thread. A resumed chat needs the `resume_options`."""
+    row = await store.overview.load_thread_row(thread_id)
     if not row.message_count:
         return None
-    calls = (await load_thread_usage(store, thread))["all"]
+    calls = (await load_thread_usage(store, thread_id))["all"]
     usage = sum_calls("all", calls)
     comparison = compare_thread(
-        await store.usage.list_usage(thread),
-        await store.compactions(thread),
+        await store.usage.list_usage(thread_id),
+        await store.list_compactions(thread_id),
         find_prices=PriceTable(),
         find_window=lambda _model: window,
         ttl=CACHE_SECONDS["5m"],
@@ -114,16 +114,16 @@ async def render_farewell(
     messages_text = f"{count_noun(row.message_count, 'message')} kept and searchable"
     lines = [f"{count_noun(usage.calls, 'call')}{beyond_text}{compactions_text}; {messages_text}."]
     if usage.calls:
-        cached = format_share(usage.cache_read, usage.prompt) if usage.prompt else "0 %"
-        cost = f"Cost {format_cost(usage)}: " if usage.cost else ""
+        cached_text = format_share(usage.cache_read, usage.prompt) if usage.prompt else "0 %"
+        cost_text = f"Cost {format_cost(usage)}: " if usage.cost else ""
         lines.append(
-            f"{cost}{usage.prompt:,} tokens read ({cached} from the cache), {usage.output:,} "
+            f"{cost_text}{usage.prompt:,} tokens read ({cached_text} from the cache), {usage.output:,} "
             f"written{_describe_saving(comparison)}."
         )
     return Text.assemble(
         ("\n".join(lines), "dim"),
         ("\nContinue with: ", "dim"),
-        (f"everthread chat --resume {shorten_id(thread)}{resume_options}", "bold"),
+        (f"everthread chat --resume {shorten_id(thread_id)}{resume_options}", "bold"),
     )
 
 

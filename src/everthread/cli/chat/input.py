@@ -1,4 +1,4 @@
-"""Read the user's input: the interface of a reader, and a reader of lines."""
+"""The interface that reads the user's input, and its implementation for lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class InputReader(Protocol):
     def hold_typing(
         self, *, as_one_message: bool = False
     ) -> contextlib.AbstractContextManager[None]:
-        """Inside the block, keep typed keys for the next message. `as_one_message`: join all lines into one."""
+        """Inside the block, keep typed keys for the next message, all lines in one message with `as_one_message`."""
         ...
 
 
@@ -80,7 +80,7 @@ class LineReader:
     async def _read_line(self, prompt: str) -> str:
         if not self._is_reading:
             self._is_reading = True
-            # A daemon: a read that never returns must not keep the program from ending.
+            # A daemon, because a read that never returns must not keep the program from ending.
             threading.Thread(
                 target=self._read_stdin, args=(asyncio.get_running_loop(),), daemon=True
             ).start()
@@ -94,7 +94,7 @@ class LineReader:
         raise line
 
     def _read_stdin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Read the descriptor itself, in a thread: a lock on the buffered stream would outlive the loop."""
+        """Read the descriptor itself in a thread, because a lock on the buffered stream would outlive the loop."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         partial_line = ""
         with contextlib.suppress(RuntimeError):  # the loop is closed: the chat is over

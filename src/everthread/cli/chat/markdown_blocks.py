@@ -22,7 +22,7 @@ class MarkdownBlocks:
         self._fence = ""
 
     def feed(self, text: str) -> list[str]:
-        """Take the next piece of text; return the blocks that cannot change any more, in order."""
+        """Add the next piece of text, and return the blocks that cannot change any more, in order."""
         length = len(self.unfinished_text)
         self.unfinished_text = self.unfinished_text + text
         if "\n" not in text or not self._may_finish(length):
@@ -30,20 +30,20 @@ class MarkdownBlocks:
         return self._remove_finished()
 
     def finish(self) -> list[str]:
-        """Return the remaining blocks, at the end of the text."""
+        """Return the remaining blocks when the text has ended."""
         blocks = self.feed("\n")
         last_block = self.unfinished_text.removesuffix("\n")
         self.unfinished_text = ""
         self._fence = ""
         return [*blocks, last_block]
 
-    def get_tail(self, lines: int) -> str:
+    def get_tail(self, line_count: int) -> str:
         """Return the last lines of the unfinished block. Code keeps its opening fence, so that it is shown as code."""
-        rows = self.unfinished_text.split("\n")
-        if len(rows) <= lines:
+        lines = self.unfinished_text.split("\n")
+        if len(lines) <= line_count:
             return self.unfinished_text
-        opening = [rows[0]] if _FENCE_PATTERN.match(rows[0]) else []
-        return "\n".join([*opening, *rows[-max(lines - len(opening), 1) :]])
+        opening_lines = [lines[0]] if _FENCE_PATTERN.match(lines[0]) else []
+        return "\n".join([*opening_lines, *lines[-max(line_count - len(opening_lines), 1) :]])
 
     def _may_finish(self, length: int) -> bool:
         """Return whether the text after `length` may finish a block.
@@ -59,20 +59,20 @@ class MarkdownBlocks:
         )
 
     def _remove_finished(self) -> list[str]:
-        rows = self.unfinished_text.split("\n")
-        complete_rows = rows[:-1]  # the last row may still grow into something else
+        lines = self.unfinished_text.split("\n")
+        complete_lines = lines[:-1]  # the last line may still grow into something else
         top_tokens = [
             token
-            for token in _PARSER.parse("\n".join(complete_rows))
+            for token in _PARSER.parse("\n".join(complete_lines))
             if token.level == 0 and token.map
         ]
         block_starts = [token.map[0] for token in top_tokens if token.map]
         self._fence = _find_open_fence(top_tokens[-1]) if top_tokens else ""
         if len(block_starts) < 2:
             return []
-        self.unfinished_text = "\n".join(rows[block_starts[-1] :])
+        self.unfinished_text = "\n".join(lines[block_starts[-1] :])
         return [
-            "\n".join(complete_rows[start:end]) for start, end in pairwise([0, *block_starts[1:]])
+            "\n".join(complete_lines[start:end]) for start, end in pairwise([0, *block_starts[1:]])
         ]
 
 

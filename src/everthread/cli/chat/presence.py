@@ -18,8 +18,8 @@ class TerminalPresence:
         self._folder = home / LOCK_FOLDER
         self._file: IO[bytes] | None = None
         self._path: Path | None = None
-        self._thread = ""
-        self._reported_processes: set[str] = set()
+        self._thread_id = ""
+        self._reported_process_ids: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -32,26 +32,28 @@ class TerminalPresence:
     ) -> None:
         self._release_lock()
 
-    def enter(self, thread: str) -> str:
-        """Move to a thread; return a warning if another terminal has it open that was not reported before."""
-        if thread != self._thread:
+    def enter(self, thread_id: str) -> str:
+        """Move to a thread, and return a warning if another terminal that was not reported before has it open."""
+        if thread_id != self._thread_id:
             self._release_lock()
-            self._lock(thread)
-        other_processes = self._find_other_processes()
-        new_processes = [
-            process for process in other_processes if process not in self._reported_processes
+            self._lock(thread_id)
+        other_process_ids = self._find_other_process_ids()
+        new_process_ids = [
+            process_id
+            for process_id in other_process_ids
+            if process_id not in self._reported_process_ids
         ]
-        self._reported_processes = set(other_processes)
-        if not new_processes:
+        self._reported_process_ids = set(other_process_ids)
+        if not new_process_ids:
             return ""
         return (
-            f"This thread is open in another terminal too (process {', '.join(new_processes)}): "
+            f"This thread is open in another terminal too (process {', '.join(new_process_ids)}): "
             "messages of both go into one history."
         )
 
-    def _lock(self, thread: str) -> None:
-        self._thread = thread
-        self._path = self._folder / f"{thread}.{os.getpid()}"
+    def _lock(self, thread_id: str) -> None:
+        self._thread_id = thread_id
+        self._path = self._folder / f"{thread_id}.{os.getpid()}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("wb")
@@ -59,10 +61,10 @@ class TerminalPresence:
             return  # the home cannot be written: no terminal is detected
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def _find_other_processes(self) -> list[str]:
-        """Return the process ids that hold a lock for the thread; remove files without a lock."""
-        other_processes = []
-        for path in sorted(self._folder.glob(f"{self._thread}.*")):
+    def _find_other_process_ids(self) -> list[str]:
+        """Return the ids of processes that hold a lock for the thread, and remove files without a lock."""
+        process_ids = []
+        for path in sorted(self._folder.glob(f"{self._thread_id}.*")):
             if path == self._path:
                 continue
             try:
@@ -70,10 +72,10 @@ class TerminalPresence:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     path.unlink(missing_ok=True)
             except BlockingIOError:
-                other_processes.append(path.suffix[1:])
+                process_ids.append(path.suffix[1:])
             except OSError:
                 continue
-        return other_processes
+        return process_ids
 
     def _release_lock(self) -> None:
         if self._path is not None:
@@ -82,4 +84,4 @@ class TerminalPresence:
             self._file.close()
         self._file = None
         self._path = None
-        self._reported_processes = set()
+        self._reported_process_ids = set()

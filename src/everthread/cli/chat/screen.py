@@ -33,17 +33,17 @@ CODE_THEME = "ansi_dark"
 
 
 MARGIN_LINES = 3
-"""Lines of the terminal left free below the unfinished block."""
+"""Lines of the terminal that are left free below the unfinished block."""
 
 
 class Screen:
-    """The output of a chat. On a terminal Markdown is rendered as it streams; elsewhere the text is printed."""
+    """The output of a chat. On a terminal Markdown is rendered as it streams; elsewhere its source is printed."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.is_rich = console.is_terminal and not console.is_dumb_terminal
         self.print_above: Callable[[Callable[[], None]], None] | None = None
-        """Set while the user types: prints above the line that is being typed."""
+        """Prints above the line that the user is typing; None while the user does not type."""
         self.tools = ToolLines()
         self._blocks = MarkdownBlocks()
         self._live: Live | None = None
@@ -78,7 +78,7 @@ class Screen:
         self._draw()
 
     def show_event(self, event: Event, *, waiting_text: str = "") -> None:
-        """Show an event's line, and then the current wait: the running tools, or `waiting_text`."""
+        """Show an event's line, and then the running tools or, if there are none, `waiting_text`."""
         if isinstance(event, Notice) and event.is_temporary and self.is_rich:
             self.flush()
             # One line, replaced by the next one.
@@ -146,7 +146,7 @@ class Screen:
         return Segments([segment for line in lines for segment in (*line, Segment.line())])
 
     def _render_unfinished(self) -> RenderableType:
-        """Render the part that is redrawn with every frame: the end of the unfinished block, or the current wait."""
+        """Render the end of the unfinished block, or else the current wait, which is redrawn with every frame."""
         max_lines = max(self.console.height - MARGIN_LINES, 4)
         text = self._blocks.get_tail(max_lines)
         if text.strip():

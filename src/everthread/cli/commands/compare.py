@@ -55,9 +55,9 @@ def compare(
 
     sources = logs or find_latest_logs(limit=newest)
     comparisons = []
-    with show_progress(len(sources)) as progress:
+    with show_progress(len(sources)) as start_piece:
         for number, source in enumerate(sources):
-            report_step = progress(number, source)
+            report_step = start_piece(number, source)
             comparisons.append(compare_log(read_log(source)))
             report_step(1, 1)
     sentence = describe(comparisons)
@@ -105,13 +105,13 @@ def _list_compaction_rows(log: str, compaction: ComparedCompaction) -> list[list
     rows: list[list[object]] = []
     for variant, context in contexts.items():
         kept_counts = compaction.held[variant]
-        names = f"{kept_counts.names} of {compaction.names} ({kept_counts.names / compaction.names:.0%})"
+        names_text = f"{kept_counts.names} of {compaction.names} ({kept_counts.names / compaction.names:.0%})"
         is_hidden = variant == OWN_CONTEXT and not compaction.is_readable
         rows.append(
             [
                 f"{log}, {compaction.number + 1}" if variant == OWN_CONTEXT else "",
                 context,
-                "encrypted" if is_hidden else names,
+                "encrypted" if is_hidden else names_text,
                 f"{kept_counts.user_messages} of {compaction.user_messages}",
                 kept_counts.tokens,
             ]
@@ -120,10 +120,10 @@ def _list_compaction_rows(log: str, compaction: ComparedCompaction) -> list[list
 
 
 def _print_notes(comparisons: list[Comparison]) -> None:
-    skipped = sum(comparison.skipped for comparison in comparisons)
-    if skipped:
+    skipped_count = sum(comparison.skipped for comparison in comparisons)
+    if skipped_count:
         print_text(
-            f"Not measured, because too little came before or after: {skipped:,} of the compactions."
+            f"Not measured, because too little came before or after: {skipped_count:,} of the compactions."
         )
     if any(
         not compaction.is_readable

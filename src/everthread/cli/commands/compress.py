@@ -127,7 +127,7 @@ def compress(
 def _compact_repeatedly(
     request: ModelRequest, times: int, **options: Any
 ) -> tuple[ModelRequest, list[Compaction]]:
-    """Compact a request's messages up to N times; return the last request and each result."""
+    """Compact a request's messages up to `times` times, and return the last request and each result."""
     from everthread.factory import compress as compact
 
     results: list[Compaction] = []
@@ -153,7 +153,7 @@ def _write_conversation(
 ) -> None:
     """Write the conversation in the format it was read in, and its outputs beside the file, as `OUT.outputs/ID.txt`.
 
-    The text names no tool that reads the outputs: there is none.
+    The text names no tool that reads the outputs, because there is none.
     """
     body = replace_reader_name(CODECS[recording.api].encode_request(recording.request), None)
     outputs = {item.id: item.text for result in results for item in result.to_store}

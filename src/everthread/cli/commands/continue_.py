@@ -47,12 +47,11 @@ def continue_(
             {
                 "file": str(handover.file),
                 "command": handover.command,
-                "messages": handover.messages,
-                "tokens": handover.tokens,
+                "messages": handover.message_count,
+                "tokens": handover.token_count,
             }
         )
         return
-    print_text(
-        f"Written for {handover.client}: {handover.messages:,} messages, {handover.tokens:,} tokens, {handover.file}"
-    )
+    size_text = f"{handover.message_count:,} messages, {handover.token_count:,} tokens"
+    print_text(f"Written for {handover.client}: {size_text}, {handover.file}")
     print_text(f"Continue with: {handover.command}")

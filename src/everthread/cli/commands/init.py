@@ -125,7 +125,7 @@ def _ask_key_variable(default: str) -> str | None:
 
 
 def _offer_download() -> None:
-    """Fetch the file of the small model, if it is missing and the person wants it."""
+    """Download the small model if it is missing and the user wants it."""
     home = home_directory()
     if is_intact(SMOLLM2.path(home)):
         return
@@ -143,7 +143,7 @@ def _make_settings(
     entry: ProviderEntry | None,
     with_gateway: bool,
 ) -> dict[str, Any]:
-    """Return the settings to write. Settings of the model before, such as its address, are cleared."""
+    """Return the settings to write. Settings of the previous model, such as its address, are cleared."""
     config = load_config()
     is_usual_key = entry is not None and api_key_env == entry.key_env
     values: dict[str, Any] = {
@@ -170,7 +170,7 @@ def _make_settings(
 
 
 def _choose_provider(option: str | None, base_url: str | None, *, can_ask: bool) -> str:
-    """Return the given provider, else `custom` if an address is given, else the one whose key is set, else ask."""
+    """Return the given provider, or else guess it from the address and the keys in the environment, or ask."""
     if option is not None:
         if option not in MODEL_HINTS:
             raise InputError(

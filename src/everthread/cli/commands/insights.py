@@ -66,14 +66,14 @@ def insights(
 
 def _print_insights(figures: Insights, first_day: date, days: int) -> None:
     print_text((f"{count_noun(days, 'day')} from {first_day} on", "bold"), " (UTC)")
-    counts = (
+    count_texts = (
         count_noun(figures.threads, "thread"),
         count_noun(figures.sessions, "session"),
         count_noun(figures.messages, "message"),
         count_noun(figures.compactions, "compaction"),
         count_noun(figures.tokens_saved, "token"),
     )
-    print_text(f"{', '.join(counts)} saved")
+    print_text(f"{', '.join(count_texts)} saved")
     if figures.lookups:
         print_text(f"{count_noun(figures.lookups, 'lookup')} of what had left the context")
     total = figures.total
@@ -92,12 +92,14 @@ def _print_insights(figures: Insights, first_day: date, days: int) -> None:
     groups = {"model": figures.by_model, "platform": figures.by_platform, "task": figures.by_task}
     for name, group_rows in groups.items():
         if group_rows:
-            by_size = sorted(group_rows, key=lambda row: -(row.prompt + row.output))
-            table = [(row.key or "-", *list_usage_values(row, INSIGHT_COLUMNS)) for row in by_size]
+            sorted_rows = sorted(group_rows, key=lambda row: -(row.prompt + row.output))
+            table_rows = [
+                (row.key or "-", *list_usage_values(row, INSIGHT_COLUMNS)) for row in sorted_rows
+            ]
             print_table(
                 f"by {name}",
                 [f"{name}…", *(f"{column}>" for column in INSIGHT_COLUMNS)],
-                table,
+                table_rows,
             )
     if figures.by_tool:
         rows_of_tools = [(row.tool, row.results, row.tokens) for row in figures.by_tool]

@@ -67,23 +67,23 @@ def inspect_conversation(conversation: ConversationFile) -> dict[str, Any]:
 
 
 def _describe_turn(messages: Messages, turn: TurnSpan) -> dict[str, Any]:
-    user = turn.user_index
+    user_index = turn.user_index
     return {
         "start": turn.start,
         "end": turn.end,
         "messages": turn.end - turn.start,
         "groups": len(find_call_groups(messages[turn.start : turn.end])),
-        "user": "" if user is None else excerpt(user_text(messages[user])),
+        "user": "" if user_index is None else excerpt(user_text(messages[user_index])),
     }
 
 
 def _print_report(report: dict[str, Any], max_rows: int | None) -> None:
     counts_text = f"{count_noun(len(report['turns']), 'turn')}, {count_noun(len(report['groups']), 'tool group')}"
-    summaries = len(report["summaries"])
+    summary_count = len(report["summaries"])
     print_text(
         (report["source"], "bold"),
         f": {count_noun(report['messages'], 'message')} ({report['api']}), {counts_text}, "
-        f"{summaries:,} {'summary' if summaries == 1 else 'summaries'}",
+        f"{summary_count:,} {'summary' if summary_count == 1 else 'summaries'}",
     )
     turn_rows = [
         (turn["start"], turn["messages"], turn["groups"], turn["user"]) for turn in report["turns"]
@@ -94,29 +94,30 @@ def _print_report(report: dict[str, Any], max_rows: int | None) -> None:
         turn_rows,
         max_rows=max_rows,
     )
-    by_api = report["problems"]
-    if all(problems == by_api["openai"] for problems in by_api.values()):
-        by_api = {" and ".join(by_api): by_api["openai"]}
-    for api, problems in by_api.items():
+    problems_by_api = report["problems"]
+    if all(problems == problems_by_api["openai"] for problems in problems_by_api.values()):
+        problems_by_api = {" and ".join(problems_by_api): problems_by_api["openai"]}
+    for api, problems in problems_by_api.items():
         if problems:
             columns = ["#>", "rule", "times>", "what~"]
             rows = _group_problems(problems)
             print_table(f"problems for {api}", columns, rows, max_rows=max_rows)
         else:
             print_text(f"valid for {api}")
-    repairs = len(report["repair"])
-    if repairs:
-        print_text(f"repair would make {count_noun(repairs, 'change')} (--json lists)")
+    repair_count = len(report["repair"])
+    if repair_count:
+        print_text(f"repair would make {count_noun(repair_count, 'change')} (--json lists)")
     else:
         print_text("repair would change nothing")
 
 
 def _group_problems(problems: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Return a row for each message and rule: how often, and the first case."""
-    grouped: dict[tuple[int, str], list[str]] = {}
+    """Return a row for each message and broken rule, with the number of cases and the text of the first."""
+    texts_by_case: dict[tuple[int, str], list[str]] = {}
     for problem in problems:
         key = problem["index"], problem["rule"]
-        grouped.setdefault(key, []).append(problem["message"])
+        texts_by_case.setdefault(key, []).append(problem["message"])
     return [
-        (index, rule, len(messages), messages[0]) for (index, rule), messages in grouped.items()
+        (index, rule, len(messages), messages[0])
+        for (index, rule), messages in texts_by_case.items()
     ]

@@ -143,16 +143,16 @@ def _describe_model(
         address = str(file)
         if not file.is_file():
             address += " (not there yet: everthread models pull)"
-    key = "none needed"
+    key_text = "none needed"
     if choice.key_env:
         has_key = os.environ.get(choice.key_env, "").strip()
-        key = f"{choice.key_env} ({'set' if has_key else 'not set'})"
+        key_text = f"{choice.key_env} ({'set' if has_key else 'not set'})"
     return {
         "model": choice.model,
         "provider": choice.provider,
         "protocol": choice.api,
         "address": address,
-        "key": key,
+        "key": key_text,
         "window": window.tokens,
         "window_source": window.sentence,
         "window_note": window.fallback_reason,

@@ -57,10 +57,10 @@ class TextOutput:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
         self._is_quiet = quiet
         self._resume_options = resume_options
-        self._thread = ""
+        self._thread_id = ""
 
     def show_start(self, conversation: Conversation) -> None:
-        self._thread = conversation.id
+        self._thread_id = conversation.id
         if not self._is_quiet:
             self.screen.show_wait("…")
 
@@ -74,7 +74,7 @@ class TextOutput:
 
     def show_error(self, error: str) -> None:
         self.screen.flush()
-        command = f"everthread chat --resume {shorten_id(self._thread)}{self._resume_options}"
+        command = f"everthread chat --resume {shorten_id(self._thread_id)}{self._resume_options}"
         typer.echo(escape_controls(f"everthread: {error}\nContinue with: {command}"), err=True)
 
 
@@ -83,10 +83,10 @@ class JsonOutput:
 
     def __init__(self) -> None:
         self.screen = Screen(Console(stderr=True, highlight=False, emoji=False))
-        self._thread = ""
+        self._thread_id = ""
 
     def show_start(self, conversation: Conversation) -> None:
-        self._thread = conversation.id
+        self._thread_id = conversation.id
         self._print(
             "start",
             thread=conversation.id,
@@ -114,11 +114,11 @@ class JsonOutput:
             stop=answer.stop,
             usage=usage,
             cost=None if answer.cost is None else float(answer.cost),
-            thread=self._thread,
+            thread=self._thread_id,
         )
 
     def show_error(self, error: str) -> None:
-        self._print("error", error=error, thread=self._thread)
+        self._print("error", error=error, thread=self._thread_id)
 
     def _print(self, event: str, **values: Any) -> None:
         typer.echo(encode_json({"event": event, **values}))
@@ -181,11 +181,11 @@ async def _run(
 ) -> bool:
     """Run the task; return whether it was answered."""
     try:
-        thread = start_options.thread
-        if thread == RESUME_WITHOUT_ID:
-            thread = await find_latest_thread(store)
+        thread_id = start_options.thread_id
+        if thread_id == RESUME_WITHOUT_ID:
+            thread_id = await find_latest_thread(store)
         async with await open_terminal_agent(
-            start_options, store, thread, _open_approvals(output, yes=yes)
+            start_options, store, thread_id, _open_approvals(output, yes=yes)
         ) as agent:
             return await _run_turn(agent, output, task)
     finally:

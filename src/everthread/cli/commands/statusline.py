@@ -79,7 +79,7 @@ def _read_input() -> dict[str, Any]:
 
 
 def _install(*, ask_first: bool) -> None:
-    """Set the status line in Claude Code's settings; everything else in the file stays."""
+    """Set the status line in Claude Code's settings. Everything else in the file stays."""
     file = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude") / "settings.json"
     try:
         settings = json.loads(file.read_text("utf-8")) if file.exists() else {}

@@ -55,52 +55,56 @@ def tokens(
 def count_tokens(conversation: ConversationFile, counter: TokenCounter) -> dict[str, Any]:
     """Return the tokens of a conversation by role, by tool and by message, as JSON values."""
     request = conversation.request
-    names = {call.id: call.name for message in request.messages for call in calls_of(message)}
+    tool_name_by_call_id = {
+        call.id: call.name for message in request.messages for call in calls_of(message)
+    }
     rows = [
-        _count_message(index, message, names, counter)
+        _count_message(index, message, tool_name_by_call_id, counter)
         for index, message in enumerate(request.messages)
     ]
-    by_role: dict[str, dict[str, int]] = {}
-    by_tool: Counter[str] = Counter()
+    figures_by_role: dict[str, dict[str, int]] = {}
+    tokens_by_tool: Counter[str] = Counter()
     for row, message in zip(rows, request.messages, strict=True):
-        role = by_role.setdefault(row["role"], {"messages": 0, "tokens": 0})
-        role["messages"] += 1
-        role["tokens"] += row["tokens"]
-        by_tool.update(_split_by_tool(message, row["tokens"], names))
+        role_figures = figures_by_role.setdefault(row["role"], {"messages": 0, "tokens": 0})
+        role_figures["messages"] += 1
+        role_figures["tokens"] += row["tokens"]
+        tokens_by_tool.update(_split_by_tool(message, row["tokens"], tool_name_by_call_id))
     return {
         "source": conversation.source,
         "api": conversation.api,
         "total": counter.request(request.messages, system=request.system, tools=request.tools),
         "system": counter.system(request.system),
         "tool_schemas": counter.tools(request.tools),
-        "by_role": by_role,
-        "by_tool": dict(by_tool.most_common()),
+        "by_role": figures_by_role,
+        "by_tool": dict(tokens_by_tool.most_common()),
         "biggest": sorted(rows, key=lambda row: -int(row["tokens"])),
         "messages": rows,
     }
 
 
-def _split_by_tool(message: Message, tokens: int, names: dict[str, str]) -> dict[str, int]:
-    """Split a message's tokens among its tools, by the length of each call or result."""
+def _split_by_tool(
+    message: Message, tokens: int, tool_name_by_call_id: dict[str, str]
+) -> dict[str, int]:
+    """Split a message's tokens among its tools by the length of each call or result."""
     lengths = [(call.name, len(call.arguments) + 1) for call in calls_of(message)]
     lengths += [
-        (result.tool_name or names.get(result.call_id, "?"), len(result.text) + 1)
+        (result.tool_name or tool_name_by_call_id.get(result.call_id, "?"), len(result.text) + 1)
         for result in results_of(message)
     ]
-    total = sum(length for _, length in lengths)
-    shares: Counter[str] = Counter()
+    total_length = sum(length for _, length in lengths)
+    tokens_by_tool: Counter[str] = Counter()
     for name, length in lengths:
-        shares[name] += tokens * length // total
-    return shares
+        tokens_by_tool[name] += tokens * length // total_length
+    return tokens_by_tool
 
 
 def _count_message(
-    index: int, message: Message, names: dict[str, str], counter: TokenCounter
+    index: int, message: Message, tool_name_by_call_id: dict[str, str], counter: TokenCounter
 ) -> dict[str, Any]:
     calls = calls_of(message)
     results = results_of(message)
-    tools = [call.name for call in calls] + [
-        result.tool_name or names.get(result.call_id, "") for result in results
+    tool_names = [call.name for call in calls] + [
+        result.tool_name or tool_name_by_call_id.get(result.call_id, "") for result in results
     ]
     text = (
         text_of(message)
@@ -110,7 +114,7 @@ def _count_message(
     return {
         "index": index,
         "role": message["role"],
-        "tools": ", ".join(dict.fromkeys(filter(None, tools))),
+        "tools": ", ".join(dict.fromkeys(filter(None, tool_names))),
         "tokens": counter.message(message),
         "text": excerpt(text),
     }
@@ -134,8 +138,8 @@ def _print_tokens(source: str, report: dict[str, Any], *, top: int, show_all: bo
     rows += [(name, "", *with_share(tokens)) for name, tokens in other_parts if tokens]
     print_table(source, ["role", "messages>", "tokens>", "share>"], rows)
     if report["by_tool"]:
-        tools = [(name, *with_share(tokens)) for name, tokens in report["by_tool"].items()]
-        print_table("by tool", ["tool", "tokens>", "share>"], tools)
+        tool_rows = [(name, *with_share(tokens)) for name, tokens in report["by_tool"].items()]
+        print_table("by tool", ["tool", "tokens>", "share>"], tool_rows)
     messages = report["messages"] if show_all else report["biggest"][:top]
     if messages:
         print_table(

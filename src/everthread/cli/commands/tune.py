@@ -109,10 +109,8 @@ def _read_logs(files: list[str] | None, max_age: str, limit: int) -> list[Log]:
 
 
 def _print_tuning(tuning: Tuning) -> None:
-    sessions = count_noun(tuning.sessions, "session")
-    title = (
-        f"{tuning.model}: {sessions}, {count_noun(tuning.calls, 'call')}, window {tuning.window:,}"
-    )
+    sessions_text = count_noun(tuning.sessions, "session")
+    title = f"{tuning.model}: {sessions_text}, {count_noun(tuning.calls, 'call')}, window {tuning.window:,}"
     print_table(title, COLUMNS, [_format_trial(trial, tuning) for trial in tuning.tried])
     proposed = tuning.proposed
     if proposed is None:
@@ -120,17 +118,17 @@ def _print_tuning(tuning: Tuning) -> None:
     elif proposed.is_current:
         print_text("The configured threshold is the best of these.")
     else:
-        dollars = f"{format_dollars(proposed.dollars)} instead of {format_dollars(tuning.current.dollars)}"
+        dollars_text = f"{format_dollars(proposed.dollars)} instead of {format_dollars(tuning.current.dollars)}"
         print_text(
-            f"Proposed: {proposed.share:.0%} of the window ({proposed.tokens:,} tokens): {dollars}."
+            f"Proposed: {proposed.share:.0%} of the window ({proposed.tokens:,} tokens): {dollars_text}."
         )
 
 
 def _print_skipped(recordings: list[Log]) -> None:
     logs_without_model = [log for log in recordings if not log.model]
     if logs_without_model:
-        sessions = count_noun(len(logs_without_model), "session")
-        print_text(f"Skipped: {sessions} without the name of a model.")
+        sessions_text = count_noun(len(logs_without_model), "session")
+        print_text(f"Skipped: {sessions_text} without the name of a model.")
 
 
 def _format_trial(trial: TriedThreshold, tuning: Tuning) -> list[object]:

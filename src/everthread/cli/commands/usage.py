@@ -67,19 +67,19 @@ def usage(
             insights = await store.usage.load_insights(
                 since=start_time, until=end_time, tenant=tenant
             )
-            by_task = sorted(insights.by_task, key=lambda row: row.key != "main")
-            return None, [*by_task, replace(insights.total, key="all")], []
-        thread = (await store.resolve(session_id, tenant=tenant)).thread
-        rows, records = await _load_thread_rows(store, thread, start_time, end_time)
-        return thread, rows, records
+            task_rows = sorted(insights.by_task, key=lambda row: row.key != "main")
+            return None, [*task_rows, replace(insights.total, key="all")], []
+        thread_id = (await store.resolve(session_id, tenant=tenant)).thread
+        rows, records = await _load_thread_rows(store, thread_id, start_time, end_time)
+        return thread_id, rows, records
 
-    thread, rows, records = with_store(store_url, load_usage, empty_if_missing=True)
+    thread_id, rows, records = with_store(store_url, load_usage, empty_if_missing=True)
     if as_json:
         calls_json = {"calls": [_call_as_json(record) for record in records]} if calls else {}
         sums = {row.key: make_usage_figures(row) for row in rows}
         print_json(
             {
-                "thread": thread,
+                "thread": thread_id,
                 "since": format_iso(start_time),
                 "until": format_iso(end_time),
                 "sums": sums,
@@ -87,20 +87,20 @@ def usage(
             | calls_json
         )
     else:
-        _print_usage(thread, rows, records if calls else [], now)
+        _print_usage(thread_id, rows, records if calls else [], now)
 
 
 async def _load_thread_rows(
-    store: Store, thread: str, start_time: float, end_time: float
+    store: Store, thread_id: str, start_time: float, end_time: float
 ) -> tuple[list[UsageRow], list[UsageRecord]]:
     """Return the sums of a thread's usage in a period, and the records of the thread itself."""
-    usage_by_part = await load_thread_usage(store, thread)
+    usage_by_part = await load_thread_usage(store, thread_id)
     records_by_part = {
         key: [call for call in records if start_time <= call.created < end_time]
         for key, records in usage_by_part.items()
     }
     rows = [sum_calls(key, records) for key, records in records_by_part.items() if records]
-    return rows, [record for record in records_by_part["all"] if record.thread == thread]
+    return rows, [record for record in records_by_part["all"] if record.thread == thread_id]
 
 
 DETAIL_COLUMNS = (
@@ -125,23 +125,23 @@ def _call_as_json(record: UsageRecord) -> dict[str, Any]:
 
 
 def _print_usage(
-    thread: str | None, rows: list[UsageRow], records: list[UsageRecord], now: float
+    thread_id: str | None, rows: list[UsageRow], records: list[UsageRecord], now: float
 ) -> None:
     if not any(row.calls for row in rows):
         print_text("no calls to a model are recorded")
         return
-    title = "all threads" if thread is None else f"thread {shorten_id(thread)}"
-    lines = [
+    title = "all threads" if thread_id is None else f"thread {shorten_id(thread_id)}"
+    column_rows = [
         (name, *(COLUMN_VALUES[name](row) for row in rows)) for name in ("calls", *DETAIL_COLUMNS)
     ]
-    print_table(title, ["", *(f"{row.key}>" for row in rows)], lines)
+    print_table(title, ["", *(f"{row.key}>" for row in rows)], column_rows)
     total = rows[-1]
     if total.unpriced_calls:
         print_text(
             f"{total.unpriced_calls:,} of {count_noun(total.calls, 'call')} without a known price"
         )
     if records:
-        table = [
+        call_rows = [
             (
                 format_age(record.created, now),
                 record.model,
@@ -153,10 +153,10 @@ def _print_usage(
         print_table(
             "calls",
             ["when", "model…", "task", *(f"{name}>" for name in DETAIL_COLUMNS)],
-            table,
+            call_rows,
         )
-        estimated = sum(record.estimated for record in records)
-        if estimated:
+        estimated_count = sum(record.estimated for record in records)
+        if estimated_count:
             print_text(
-                f"{estimated:,} of {count_noun(len(records), 'call')} estimated: nothing was reported for them"
+                f"{estimated_count:,} of {count_noun(len(records), 'call')} estimated: nothing was reported for them"
             )

@@ -240,9 +240,9 @@ class CutFitter:
         large_tokens = self._limits.max_tokens // HEAD_MESSAGE_DIVISOR
         is_user_message_large = user_index is not None and kept.sizes[user_index] > large_tokens
         min_tokens = self._limits.tail_tokens if is_user_message_large else 0
-        self._cut_latest_results(min_tokens, hard_limit=self._find_hard_limit())
+        self._cut_latest_results(min_tokens, hard_limit=self._compute_hard_limit())
 
-    def _find_hard_limit(self) -> int:
+    def _compute_hard_limit(self) -> int:
         """Return the size that the request must not exceed: less than the threshold, unless its minimum is larger.
 
         The minimum is larger if the latest user message alone is very large. Then the minimum is the limit, within the
@@ -304,7 +304,7 @@ class CutFitter:
         candidates = [index for index in (*head, *tail_users) if index != kept.latest_user_index]
         candidates.sort(key=lambda index: -kept.sizes[index])
         outputs_before = dict(kept.outputs_to_store)
-        limit = self._find_hard_limit()
+        limit = self._compute_hard_limit()
         window_limit = self._limits.max_prompt_tokens
         min_summary_tokens = min(MIN_SUMMARY_TOKENS, self._limits.summary_tokens)
         self._lower_user_words_limit(window_limit, minimum=0)

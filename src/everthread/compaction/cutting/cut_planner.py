@@ -96,7 +96,7 @@ class CutPlanner:
             user_words=(*self.earlier_summary.quotes, *middle_words),
             budget=SummaryBudget(
                 limits=cut.limits,
-                full_tokens=self._find_full_budget(middle, cut, middle_tokens=middle_tokens),
+                full_tokens=self._compute_full_budget(middle, cut, middle_tokens=middle_tokens),
                 middle_tokens=middle_tokens,
                 earlier_tokens=self._earlier_summary_tokens,
                 user_words_tokens=word_sizes.sum_before(cut.tail_start),
@@ -171,7 +171,7 @@ class CutPlanner:
             and (message := facts[index].without_summary) is not None
         }
 
-    def _find_full_budget(
+    def _compute_full_budget(
         self, middle: Mapping[int, Message], cut: Cut, *, middle_tokens: int
     ) -> int:
         """Return the tokens for a summary of this middle. `middle_tokens`: its size with the earlier summary.

@@ -171,12 +171,12 @@ class LosslessEngine(PlanningEngine):
         known_graph = replace(stored_graph, nodes={**stored_graph.nodes, **self._known_nodes})
         return replace(super().current_state(), graph=known_graph)
 
-    async def read_state(self, history: CompactionInput) -> EngineState:
+    async def read_state(self, compaction_input: CompactionInput) -> EngineState:
         """Read the nodes in view, and the messages under the nodes that a model can rewrite."""
         archive = self._services.archive
         if archive is None:
             return self.current_state()
-        earlier_summary = read_earlier_summary(history.messages)
+        earlier_summary = read_earlier_summary(compaction_input.messages)
         visible_nodes = _read_nodes_in_view(earlier_summary, first_turn=1)
         if any(part.node.id and part.node.id not in self._known_nodes for part in visible_nodes):
             nodes = await archive.nodes()
@@ -185,7 +185,10 @@ class LosslessEngine(PlanningEngine):
             }
         has_foreign_summary = any(not part.node.id for part in visible_nodes)
         covered_ids = await archive.covered() if has_foreign_summary else ()
-        ids = {*(history.ids or ()), *self._list_ids_to_rewrite(history, visible_nodes)}
+        ids = {
+            *(compaction_input.ids or ()),
+            *self._list_ids_to_rewrite(compaction_input, visible_nodes),
+        }
         originals = await archive.originals(sorted(ids))
         graph = StoredGraph(
             is_stored=True,
@@ -304,10 +307,10 @@ class LosslessEngine(PlanningEngine):
         self._tools = GraphTools.from_services(services)
 
     def _list_ids_to_rewrite(
-        self, history: CompactionInput, visible_nodes: Sequence[VisibleNode]
+        self, compaction_input: CompactionInput, visible_nodes: Sequence[VisibleNode]
     ) -> list[int]:
         """Return the ids of the messages under the leaves that a model may rewrite."""
-        if not history.has_model:
+        if not compaction_input.has_model:
             return []
         stored_parts = [
             replace(part, node=self._find_stored_node(part.node)) for part in visible_nodes

@@ -27,16 +27,16 @@ def bills_cache_writes(model: str) -> bool:
     )
 
 
-def find_automatic_lifetime(params: Mapping[str, Any]) -> float:
+def compute_automatic_lifetime(params: Mapping[str, Any]) -> float:
     """Return how many seconds OpenAI keeps the prefix of a request with these parameters."""
     options = params.get(CACHE_OPTIONS_FIELD)
     is_extended = isinstance(options, Mapping) and options.get("ttl") == "12h"
     return EXTENDED_CACHE_SECONDS if is_extended else AUTOMATIC_CACHE_SECONDS
 
 
-def find_cache_lifetime(model: str, ttl: str, params: Mapping[str, Any]) -> float:
+def compute_cache_lifetime(model: str, ttl: str, params: Mapping[str, Any]) -> float:
     """Return how many seconds a provider keeps an unused prefix, before any call has shown it.
 
     `ttl`: lifetime of Everthread's cache marks. `params`: parameters of the request.
     """
-    return find_automatic_lifetime(params) if bills_cache_writes(model) else CACHE_SECONDS[ttl]
+    return compute_automatic_lifetime(params) if bills_cache_writes(model) else CACHE_SECONDS[ttl]

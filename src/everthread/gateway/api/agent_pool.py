@@ -29,7 +29,7 @@ from everthread.thread.events import Event
 
 _LOG = logging.getLogger("everthread.gateway")
 SETTINGS_STATE = "native"
-"""Key of the stored state with a thread's model and its owner's notes."""
+"""Key of the stored state with a thread's model and its owner's metadata."""
 
 
 OpenAgent = Callable[..., Awaitable[Agent]]
@@ -57,7 +57,7 @@ class AgentSlot:
 
 
 class AgentPool:
-    """The agents of this process, one per thread; the least recently used are closed first."""
+    """The agents of this process, one per thread. The least recently used are closed first."""
 
     def __init__(
         self,
@@ -70,17 +70,17 @@ class AgentPool:
         self._options = options
         self._slots: OrderedDict[str, AgentSlot] = OrderedDict()
 
-    def check_model(self, name: str | None) -> None:
+    def check_model(self, model: str | None) -> None:
         """Raise `RequestRefused` for a model that clients may not choose, such as a file on this machine."""
-        if name is None:
+        if model is None:
             return
-        if name.lower().endswith(".gguf") or not any(
-            fnmatch.fnmatchcase(name, pattern) for pattern in self._options.models
+        if model.lower().endswith(".gguf") or not any(
+            fnmatch.fnmatchcase(model, pattern) for pattern in self._options.models
         ):
             raise RequestRefused(
                 403,
                 "model_not_allowed",
-                f"The model {name[:100]!r} cannot be chosen here.",
+                f"The model {model[:100]!r} cannot be chosen here.",
             )
 
     async def create_thread(
@@ -108,50 +108,50 @@ class AgentPool:
         )
         self._slots[first_session.id] = slot
         await self.close_unused()
-        return await self._store.session(first_session.id)
+        return await self._store.load_session(first_session.id)
 
-    async def load_settings(self, thread: str) -> dict[str, Any]:
-        """Return the owner's settings of a thread: `model`, `metadata`."""
-        state = await self._store.state.get_state(thread, SETTINGS_STATE)
+    async def load_settings(self, thread_id: str) -> dict[str, Any]:
+        """Return the owner's settings of a thread, which are `model` and `metadata`."""
+        state = await self._store.state.get_state(thread_id, SETTINGS_STATE)
         return state if isinstance(state, dict) else {}
 
-    async def choose_model(self, thread: str, name: str) -> None:
+    async def choose_model(self, thread_id: str, model: str) -> None:
         """Set the model of a thread, for every process that continues it."""
         await self._store.state.put_state(
-            thread, SETTINGS_STATE, await self.load_settings(thread) | {"model": name}
+            thread_id, SETTINGS_STATE, await self.load_settings(thread_id) | {"model": model}
         )
 
-    async def inherit_model(self, parent: str, thread: str) -> None:
-        """Give a thread that began in another one its model, unless it has its own."""
-        if thread != parent and not await self.load_settings(thread):
-            model = (await self.load_settings(parent)).get("model")
+    async def inherit_model(self, parent_thread_id: str, thread_id: str) -> None:
+        """Give a thread the model of the thread in which it began, unless it has settings of its own."""
+        if thread_id != parent_thread_id and not await self.load_settings(thread_id):
+            model = (await self.load_settings(parent_thread_id)).get("model")
             await self._store.state.put_state(
-                thread, SETTINGS_STATE, {"model": model, "metadata": {}}
+                thread_id, SETTINGS_STATE, {"model": model, "metadata": {}}
             )
 
     async def take_slot(self, turn: QueuedTurn, lease: Lease) -> AgentSlot:
-        """Return the agent for a turn under this lease; open a new one if it may have missed changes."""
-        thread = turn.thread
+        """Return the agent for a turn under this lease, or open a new one if the old one may have missed changes."""
+        thread_id = turn.thread
         has_tools = turn.options.get("tools") is True
-        slot = self._slots.get(thread)
+        slot = self._slots.get(thread_id)
         if slot is None or slot.has_tools != has_tools or lease.fence != slot.next_fence:
-            await self.close_agent(thread)
-            model = (await self.load_settings(thread)).get("model")
+            await self.close_agent(thread_id)
+            model = (await self.load_settings(thread_id)).get("model")
             slot = AgentSlot(
-                LeasedStore(self._store, thread), has_tools, model, next_fence=lease.fence
+                LeasedStore(self._store, thread_id), has_tools, model, next_fence=lease.fence
             )
-            await self._open_slot(slot, turn.tenant, resume=thread)
-            self._slots[thread] = slot
+            await self._open_slot(slot, turn.tenant, resume=thread_id)
+            self._slots[thread_id] = slot
         slot.store.lease = lease
         slot.next_fence = lease.fence
         slot.is_busy = True
         slot.last_used = time.monotonic()
-        self._slots.move_to_end(thread)
+        self._slots.move_to_end(thread_id)
         await self.close_unused()
         return slot
 
     def release(self, lease: Lease) -> None:
-        """Note that the lease was released. Releasing and taking it again each raise its fence by one."""
+        """Record that the lease was released. Its fence rises by one on release, and by one when it is taken again."""
         slot = self._slots.get(lease.thread)
         if slot is not None:
             slot.store.lease = None
@@ -159,18 +159,18 @@ class AgentPool:
             slot.is_busy = False
             slot.on_event = None
 
-    async def close_agent(self, thread: str) -> None:
-        slot = self._slots.pop(thread, None)
+    async def close_agent(self, thread_id: str) -> None:
+        slot = self._slots.pop(thread_id, None)
         if slot is None or slot.agent is None:
             return
         try:
             await slot.agent.close()
         except EverthreadError as error:
-            _LOG.warning("the agent of %s could not be closed: %s", thread, redact(str(error)))
+            _LOG.warning("the agent of %s could not be closed: %s", thread_id, redact(str(error)))
 
     async def close(self) -> None:
-        for thread in list(self._slots):
-            await self.close_agent(thread)
+        for thread_id in list(self._slots):
+            await self.close_agent(thread_id)
 
     async def _open_slot(self, slot: AgentSlot, tenant: str, **thread_options: Any) -> None:
         slot.last_used = time.monotonic()
@@ -186,16 +186,17 @@ class AgentPool:
     async def close_unused(self) -> None:
         """Close agents that were idle for too long, and those above the limit."""
         oldest_use = time.monotonic() - self._options.idle_seconds
-        idle_threads = [key for key, slot in self._slots.items() if not slot.is_busy]
-        surplus_threads = idle_threads[: max(0, len(self._slots) - self._options.max_agents)]
-        for thread in [
-            *surplus_threads,
+        idle_thread_ids = [thread_id for thread_id, slot in self._slots.items() if not slot.is_busy]
+        surplus_thread_ids = idle_thread_ids[: max(0, len(self._slots) - self._options.max_agents)]
+        for thread_id in [
+            *surplus_thread_ids,
             *(
-                key
-                for key in idle_threads
-                if self._slots[key].last_used < oldest_use and key not in surplus_threads
+                thread_id
+                for thread_id in idle_thread_ids
+                if self._slots[thread_id].last_used < oldest_use
+                and thread_id not in surplus_thread_ids
             ),
         ]:
             # While another agent was closed, this one may have been taken for a turn.
-            if thread in self._slots and not self._slots[thread].is_busy:
-                await self.close_agent(thread)
+            if thread_id in self._slots and not self._slots[thread_id].is_busy:
+                await self.close_agent(thread_id)

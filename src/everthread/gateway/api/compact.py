@@ -1,4 +1,4 @@
-"""`POST /v1/compact`: compact a conversation of any of the protocols, and return it with a receipt.
+"""Compact a conversation in any of the protocols, and return it with a receipt (`POST /v1/compact`).
 
 No provider is called. Plug-ins of other agents use this instead of their own compaction.
 """
@@ -33,7 +33,7 @@ _MIN_WINDOW = 1_000
 
 
 class CompactApp:
-    """Answer `POST /v1/compact`."""
+    """Answers `POST /v1/compact`."""
 
     def __init__(
         self, compactions: RequestedCompactions, limits: GatewayLimits, upstream: str
@@ -41,7 +41,7 @@ class CompactApp:
         self._compactions = compactions
         self._limits = limits
         self._upstream = upstream
-        """The upstream that knows the windows of models, for requests that do not state a window."""
+        """The upstream to ask for a model's window if the request does not state one."""
         self._admission = Admission(limits.concurrent)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,19 +50,19 @@ class CompactApp:
             await _check_access(head)
             with self._admission.enter(head.caller.admission_group):
                 body = await self._compact(head, await read_body(receive, head, self._limits))
-            text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-            answer = Response(text, media_type="application/json")
+            content = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+            response = Response(content, media_type="application/json")
         except ClientGone:
             return
         except RequestRefused as refused:
             error = make_error_body(head.client_api, refused)
-            answer = Response(error, refused.status)
-            answer.raw_headers = make_error_headers(refused, error)
-        await answer(scope, receive, send)
+            response = Response(error, refused.status)
+            response.raw_headers = make_error_headers(refused, error)
+        await response(scope, receive, send)
 
-    async def _compact(self, head: RequestHead, raw: bytes) -> dict[str, Any]:
+    async def _compact(self, head: RequestHead, body: bytes) -> dict[str, Any]:
         request_body = await read_request(
-            raw, head.headers.get("content-encoding", ""), self._limits.body_bytes
+            body, head.headers.get("content-encoding", ""), self._limits.body_bytes
         )
         if request_body.excess_reason:
             raise RequestRefused(
@@ -73,8 +73,8 @@ class CompactApp:
         if request_body.model is None:
             message = "The body is no object with `model` and `messages`, `input` or `contents`."
             raise RequestRefused(400, "invalid_request", message)
-        field = request_body.outer.find("window")
-        window = None if field is None else field.value
+        window_field = request_body.outer.find("window")
+        window = None if window_field is None else window_field.value
         if window is not None and (
             not isinstance(window, int) or isinstance(window, bool) or window < _MIN_WINDOW
         ):
@@ -86,17 +86,17 @@ class CompactApp:
         api = _find_api(request_body, head)
         incoming = IncomingRequest(head, request_body, api, self._upstream)
         try:
-            compacted = await self._compactions.compact(incoming, window)
+            response_fields = await self._compactions.compact(incoming, window)
         except StoreError as error:
             raise RequestRefused(503, "store_unavailable", str(error), retry_after=1) from error
         except EverthreadError as error:
             raise RequestRefused(400, "not_compacted", str(error)) from error
-        messages = compacted.pop("messages")
-        return {LIST_FIELD[api]: messages, **compacted}
+        messages = response_fields.pop("messages")
+        return {LIST_FIELD[api]: messages, **response_fields}
 
 
 async def _check_access(head: RequestHead) -> None:
-    """Raise `RequestRefused` for a wrong method, and for a client that may not spend the operator's own key."""
+    """Raise `RequestRefused` for a wrong method, and for a client that may not use the operator's own key."""
     if head.method != "POST":
         raise RequestRefused(405, "method_not_allowed", "Only POST is answered here.")
     await head.caller.authorize(CanonicalUsage(), "")

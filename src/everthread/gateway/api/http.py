@@ -1,4 +1,4 @@
-"""Endpoints of the threads API: read their requests and make their responses, JSON or the events of a turn."""
+"""Declare the endpoints of the threads API, read their requests, and make responses with JSON or a turn's events."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_error_response(refused: RequestRefused) -> Response:
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _MAX_LISTED_PROBLEMS = 5
-"""Number of problems of one body that an error lists."""
+"""Maximum problems of one body that an error lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class ApiRequest:
         return "text/event-stream" in self.headers.get("accept", "")
 
     async def run_while_connected(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of the work. If the client leaves first, end the work and raise `ClientGone`."""
+        """Return the result of the work. If the client disconnects first, cancel the work and raise `ClientGone`."""
         return await run_while_connected(work, self.scope)
 
 
 EndpointHandler = Callable[[Any, ApiRequest], Awaitable[BaseModel | Response]]
-"""A method that answers a request: with a body for status 200, or with a whole response."""
+"""A method that answers a request with a body for status 200 or with a whole response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +122,22 @@ async def read_request(
     endpoint: Endpoint, head: RequestHead, receive: Receive, limits: GatewayLimits
 ) -> tuple[Query, Body]:
     """Read the query and the body of a request. Raise `RequestRefused` if they are invalid."""
-    pairs = parse_qsl(
+    query_pairs = parse_qsl(
         head.target.partition(b"?")[2].decode("latin-1"),
         keep_blank_values=True,
         max_num_fields=50,
     )
-    if len({name for name, _ in pairs}) < len(pairs):
+    if len({name for name, _ in query_pairs}) < len(query_pairs):
         raise RequestRefused(400, "invalid_query", "The query contains a name twice.")
     query = _validate(
         endpoint.query,
         "invalid_query",
-        lambda schema: schema.model_validate(dict(pairs)),
+        lambda schema: schema.model_validate(dict(query_pairs)),
     )
     if endpoint.method != "POST":
         return query, NoBody()
     media_type = head.headers.get("content-type", "").partition(";")[0].strip().lower()
-    # Required even without a body: a page of another origin cannot send this type without a preflight.
+    # Required even without a body, because a page of another origin cannot send this type without a preflight.
     if media_type != "application/json":
         raise RequestRefused(
             415,
@@ -148,11 +148,11 @@ async def read_request(
         raise RequestRefused(
             415, "unsupported_encoding", "Send the body without a content-encoding."
         )
-    raw = await read_body(receive, head, limits) or b"{}"
+    body = await read_body(receive, head, limits) or b"{}"
     return query, _validate(
         endpoint.body,
         "invalid_body",
-        lambda schema: schema.model_validate_json(raw),
+        lambda schema: schema.model_validate_json(body),
     )
 
 
@@ -164,7 +164,7 @@ def _validate(schema: type[ModelT], code: str, parse: Callable[[type[ModelT]], M
 
 
 def _describe_problems(error: ValidationError) -> str:
-    """Describe the problems of the input, without quoting it."""
+    """Describe the problems of the input without quoting it."""
     details = error.errors(include_input=False, include_url=False, include_context=False)
     lines = []
     for detail in details[:_MAX_LISTED_PROBLEMS]:

@@ -19,14 +19,14 @@ from everthread.store.store import Store
 class LeasedStore:
     """A store that writes to one thread under the thread's lease. Other threads (subagents, branches) need no lease.
 
-    Reads, and writes that are safe to repeat, are passed to the store unchanged.
+    Other calls, which only read or are safe to repeat, are passed to the store unchanged.
     """
 
-    def __init__(self, store: Store, thread: str) -> None:
+    def __init__(self, store: Store, thread_id: str) -> None:
         self.lease: Lease | None = None
         self._store = store
-        self._thread = thread
-        self._threads = {thread: thread}
+        self._thread_id = thread_id
+        self._thread_id_by_session_id = {thread_id: thread_id}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -56,13 +56,15 @@ class LeasedStore:
         )
 
     async def _find_lease(self, session_id: str) -> Lease | None:
-        thread = self._threads.get(session_id)
-        if thread is None:
-            thread = self._threads[session_id] = (await self._store.session(session_id)).thread
-        if thread != self._thread:
+        thread_id = self._thread_id_by_session_id.get(session_id)
+        if thread_id is None:
+            thread_id = self._thread_id_by_session_id[session_id] = (
+                await self._store.load_session(session_id)
+            ).thread
+        if thread_id != self._thread_id:
             return None
         if self.lease is None:
             raise LeaseLostError(
-                f"the thread {thread} is not held by this process; nothing was written"
+                f"the thread {thread_id} is not held by this process; nothing was written"
             )
         return self.lease

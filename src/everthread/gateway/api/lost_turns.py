@@ -36,12 +36,13 @@ async def repair_lost_turn(
     if isinstance(content, str) and commands.parse(content):
         return "interrupted", interrupted_result
     message_event = f"{turn.id}.0"  # as a conversation names the message of this event
-    tip = await store.get_compression_tip(turn.thread)
-    stored_messages = await store.messages(tip)
+    last_session_id = await store.get_compression_tip(turn.thread)
+    stored_messages = await store.list_messages(last_session_id)
     is_new = not any(stored_message.event == message_event for stored_message in stored_messages)
-    if is_new:  # in view; a compaction may have covered it since
+    if is_new:  # a compaction may have removed the message from the context
         is_new = not any(
-            stored_message.event == message_event for stored_message in await store.history(tip)
+            stored_message.event == message_event
+            for stored_message in await store.load_history(last_session_id)
         )
     last_message = stored_messages[-1] if stored_messages and not is_new else None
     if (
@@ -55,33 +56,33 @@ async def repair_lost_turn(
         return "answered", {
             "text": text,
             "message_id": last_message.id,
-            "session": tip,
+            "session": last_session_id,
             "stop": None,
         }
-    body: Any = dict(turn.message)
+    message_body: Any = dict(turn.message)
     results = [
         NewMessage(
-            {"role": "tool", "tool_call_id": call, "content": UNKNOWN_OUTCOME},
-            event=f"{turn.id}/unknown/{call}",
+            {"role": "tool", "tool_call_id": call_id, "content": UNKNOWN_OUTCOME},
+            event=f"{turn.id}/unknown/{call_id}",
         )
-        for call in _list_open_calls(stored_messages)
+        for call_id in _list_open_call_ids(stored_messages)
     ]
     end_message: Message = {"role": "assistant", "content": INTERRUPTED_ANSWER_TEXT}
-    # Calls that are open came before a message that is new, and after one that was stored.
-    message = NewMessage(body, event=message_event)
+    # Open calls come before a message that is not stored yet, and after one that is.
+    message = NewMessage(message_body, event=message_event)
     new_messages = [*results, message] if is_new else [message, *results]
     await store.append(
-        tip,
+        last_session_id,
         [*new_messages, NewMessage(end_message, event=f"{turn.id}/interrupted")],
         lease=lease,
     )
     return "interrupted", interrupted_result
 
 
-def _list_open_calls(stored_messages: list[StoredMessage]) -> list[str]:
-    calls: dict[str, None] = {}
+def _list_open_call_ids(stored_messages: list[StoredMessage]) -> list[str]:
+    open_call_ids: dict[str, None] = {}
     for stored_message in stored_messages:
         for result in results_of(stored_message.body):
-            calls.pop(result.call_id, None)
-        calls |= dict.fromkeys(call.id for call in calls_of(stored_message.body))
-    return list(calls)
+            open_call_ids.pop(result.call_id, None)
+        open_call_ids |= dict.fromkeys(call.id for call in calls_of(stored_message.body))
+    return list(open_call_ids)

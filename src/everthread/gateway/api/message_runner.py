@@ -20,7 +20,7 @@ from everthread.store.turn_records import QueuedTurn
 from everthread.thread.events import CompactionFailed, Event, UsageRecorded
 
 TEXT_DELTAS = ("text", "reasoning", "refusal")
-"""The kinds of deltas that clients get; calls are reported by the tools' own events."""
+"""The kinds of deltas that clients get. Calls are reported by the tools' own events."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class TurnUsage:
 
 
 class MessageRunner:
-    """Answer one message and write its events to the log."""
+    """Answers one message and writes its events to the log."""
 
     def __init__(
         self, pool: AgentPool, slot: AgentSlot, log: TurnLog, turn_usage: TurnUsage
@@ -98,21 +98,21 @@ class MessageRunner:
             result = commands.CommandResult(f"/{name} failed: {refused.message}", failed=True)
         if name == "model" and argument and not result.failed:
             await self._pool.choose_model(turn.thread, argument)
-        thread = turn.thread
+        thread_id = turn.thread
         if result.next_session is not None:
-            thread = (await agent.conversation.store.session(result.next_session)).thread
-            await self._pool.inherit_model(turn.thread, thread)
+            thread_id = (await agent.conversation.store.load_session(result.next_session)).thread
+            await self._pool.inherit_model(turn.thread, thread_id)
         return {
             "text": result.text,
             "command": name,
             "data": dict(result.data),
             "failed": result.failed,
-            "thread": thread,
+            "thread": thread_id,
             "usage": self._turn_usage.as_json(),
         }
 
     async def _compact_large_history(self) -> None:
-        """Compact a history above 85 % of the window before the message is answered. Report a failure, but continue."""
+        """Compact a history above 85 % of the window before answering the message. Report a failure and continue."""
         conversation = self._agent.conversation
         try:
             await conversation.compact_before_incoming()
@@ -144,7 +144,7 @@ class MessageRunner:
         raise AssertionError("a turn ends with its answer or an error")
 
     def _on_event(self, event: Event) -> None:
-        """Report an event outside a turn; within one, events come in order with the deltas."""
+        """Report an event outside a turn. Within a turn the same events arrive in order with the deltas."""
         if not self._is_streaming:
             self._report(event)
 

@@ -56,7 +56,7 @@ class RunningTurn:
 
 
 class TurnQueue:
-    """Answer the messages of each thread in order, together with the other processes on the same store."""
+    """Answers the messages of each thread in order, together with the other processes on the same store."""
 
     def __init__(self, store: Store, open_agent: OpenAgent, options: QueueOptions) -> None:
         self.store = store
@@ -65,7 +65,7 @@ class TurnQueue:
         self._logs = TurnLogs()
         self._holder_id = new_id()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """By thread, the task that works on its open turns; an event of `_wake_events` wakes it."""
+        """The task that works on the open turns of a thread, by thread id. An event of `_wake_events` wakes it."""
         self._wake_events: dict[str, asyncio.Event] = {}
         self._running_turns: dict[str, RunningTurn] = {}
         self._leases: dict[str, Lease] = {}
@@ -97,20 +97,23 @@ class TurnQueue:
         self._logs.close()
         await self.agents.close()
 
-    async def load_thread(self, tenant: str, thread: str) -> Session:
-        """Return the first session of a thread, given any of its ids. Raise `RequestRefused` for another tenant's."""
+    async def load_thread(self, tenant: str, thread_id: str) -> Session:
+        """Return the first session of a thread, given the id of any of its sessions.
+
+        Raise `RequestRefused` if the thread does not exist or belongs to another tenant.
+        """
         try:
-            session = await self.store.session(thread)
+            session = await self.store.load_session(thread_id)
             if session.tenant == tenant:
                 if session.id != session.thread:
-                    session = await self.store.session(session.thread)
+                    session = await self.store.load_session(session.thread)
                 return session
         except UnknownIdError:
             pass
         raise RequestRefused(404, "not_found", "There is no such thread.")
 
     async def create(self, tenant: str, new_thread: CreateThread, *, has_tools: bool) -> Session:
-        """Create a thread. `has_tools`: whether its agent is opened with commands and files."""
+        """Create a thread, whose agent has commands and files if `has_tools` is set."""
         if self._is_closing:
             raise _make_shutdown_error()
         return await self.agents.create_thread(tenant, new_thread, has_tools=has_tools)
@@ -118,22 +121,22 @@ class TurnQueue:
     async def submit(  # noqa: PLR0913 - the options by their names
         self,
         tenant: str,
-        thread: str,
+        thread_id: str,
         message: MessageInput,
         *,
-        key: str | None = None,
+        idempotency_key: str | None = None,
         may_use_tools: bool = False,
-        payer: str | None = None,
+        payer_key_id: str | None = None,
     ) -> QueuedTurn:
         """Queue a message: text, content parts or a whole user message. It is stored when this returns.
 
-        `key`: a repeated request with the same key returns the same turn. `may_use_tools`: whether the sender may use
-        commands and files. `payer`: the id of the API key that the turn's calls are charged to. A slash command runs
-        when its turn comes; it is not sent to the model.
+        A repeated request with the same `idempotency_key` returns the same turn. With `may_use_tools` the sender may
+        use commands and files. The turn's calls are charged to the API key `payer_key_id`. A slash command runs when
+        its turn comes and is not sent to the model.
         """
         if self._is_closing:
             raise _make_shutdown_error()
-        first_session = await self.load_thread(tenant, thread)
+        first_session = await self.load_thread(tenant, thread_id)
         (body,) = [dict(given_message) for given_message in as_messages(message)] or [{}]
         if body.get("role") != "user":
             raise RequestRefused(
@@ -145,8 +148,8 @@ class TurnQueue:
             first_session.id,
             tenant=tenant,
             message=body,
-            key=key or new_turn_id,
-            options={"tools": may_use_tools, "payer": payer},
+            key=idempotency_key or new_turn_id,
+            options={"tools": may_use_tools, "payer": payer_key_id},
         )
         turn = await self.store.turns.queue_turn(new_turn, max_waiting=self.options.max_queued)
         if turn is None:
@@ -169,7 +172,7 @@ class TurnQueue:
     async def stream_events(
         self, turn: QueuedTurn, *, after_number: int = 0
     ) -> AsyncGenerator[TurnEvent, None]:
-        """Yield the events of a turn after this number; the last one is its end.
+        """Yield the events of a turn after this number. The last one is its end.
 
         For a turn that runs in another process, yield only its end. A reader may stop at any time. The last event is
         missing if the queue is closed first.
@@ -207,94 +210,94 @@ class TurnQueue:
             self._wake(turn.thread)
         return turn_log
 
-    def _wake(self, thread: str) -> None:
-        """Wake the task of a thread, which may have something to do."""
-        if thread in self._tasks:
-            self._wake_events[thread].set()
+    def _wake(self, thread_id: str) -> None:
+        """Wake the task of a thread because its queue may have changed, or start one."""
+        if thread_id in self._tasks:
+            self._wake_events[thread_id].set()
         elif not self._is_closing:
-            self._wake_events[thread] = asyncio.Event()
-            self._tasks[thread] = asyncio.create_task(self._work_on_thread(thread))
+            self._wake_events[thread_id] = asyncio.Event()
+            self._tasks[thread_id] = asyncio.create_task(self._work_on_thread(thread_id))
 
-    def _wake_waiters(self, thread: str) -> None:
+    def _wake_waiters(self, thread_id: str) -> None:
         """Wake the task of a thread whose queue another process has changed; all tasks if `thread` is empty."""
-        for name in (thread,) if thread else tuple(self._wake_events):
-            if wake_event := self._wake_events.get(name):
+        for woken_thread_id in (thread_id,) if thread_id else tuple(self._wake_events):
+            if wake_event := self._wake_events.get(woken_thread_id):
                 wake_event.set()
 
     async def _sweep(self) -> None:
-        """Regularly wake the threads with waiting messages whose process has ended."""
+        """Regularly wake the threads whose messages wait although their process has ended."""
         while True:
             try:
-                for thread in await self.store.turns.list_idle_queues():
-                    self._wake(thread)
+                for thread_id in await self.store.turns.list_idle_queues():
+                    self._wake(thread_id)
                 await self.agents.close_unused()
             except EverthreadError as error:
                 _LOG.warning("waiting messages could not be looked for: %s", redact(str(error)))
             await asyncio.sleep(self.options.sweep_seconds)
 
-    async def _work_on_thread(self, thread: str) -> None:
-        wake_event = self._wake_events[thread]
+    async def _work_on_thread(self, thread_id: str) -> None:
+        wake_event = self._wake_events[thread_id]
         try:
             while not self._is_closing:
                 wake_event.clear()
-                if await self._serve_thread(thread) and not wake_event.is_set():
+                if await self._serve_thread(thread_id) and not wake_event.is_set():
                     break
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(wake_event.wait(), self.options.poll_seconds)
         finally:
-            del self._tasks[thread], self._wake_events[thread]
+            del self._tasks[thread_id], self._wake_events[thread_id]
 
-    async def _serve_thread(self, thread: str) -> bool:
-        """Answer the waiting turns if this process can get the lease; return whether no turn is open any more."""
+    async def _serve_thread(self, thread_id: str) -> bool:
+        """Answer the waiting turns if this process can get the lease. Return whether no turn is open any more."""
         try:
-            if await self.store.turns.list_turns(thread, only_open=True, limit=1):
-                await self._answer_queue(thread)
-            still_open = {
+            if await self.store.turns.list_turns(thread_id, only_open=True, limit=1):
+                await self._answer_queue(thread_id)
+            open_turn_ids = {
                 turn.id
                 for turn in await self.store.turns.list_turns(
-                    thread, only_open=True, limit=self.options.max_queued + 1
+                    thread_id, only_open=True, limit=self.options.max_queued + 1
                 )
             }
-            for log in self._logs.list_unfinished(thread):
-                if log.turn_id not in still_open:
+            for log in self._logs.list_unfinished(thread_id):
+                if log.turn_id not in open_turn_ids:
                     turn = await self.store.turns.load_turn(log.turn_id, tenant=log.tenant)
                     if not turn.is_open:
                         log.end(turn)
         except UnknownIdError:  # the thread was deleted
-            for log in self._logs.list_unfinished(thread):
+            for log in self._logs.list_unfinished(thread_id):
                 log.close()
             return True
         except StoreError as error:
-            _LOG.warning("the queue of %s waits: %s", thread, redact(str(error)))
+            _LOG.warning("the queue of %s waits: %s", thread_id, redact(str(error)))
             return False
         except Exception:  # noqa: BLE001 - logged; the next sweep tries again
-            _LOG.exception("the queue of %s could not be worked off", thread)
+            _LOG.exception("the queue of %s could not be worked off", thread_id)
             return True
-        return not still_open
+        return not open_turn_ids
 
-    async def _answer_queue(self, thread: str) -> None:
+    async def _answer_queue(self, thread_id: str) -> None:
         if len(self._running_turns) >= self.options.max_running:
             return
         lease = await self.store.leases.acquire_lease(
-            thread, self._holder_id, self.options.lease_seconds
+            thread_id, self._holder_id, self.options.lease_seconds
         )
         if lease is None:
             return
-        self._leases[thread] = lease
+        self._leases[thread_id] = lease
         try:
             while not self._is_closing:
-                begin_result = await self.store.turns.begin_turn(self._leases[thread])
+                begin_result = await self.store.turns.begin_turn(self._leases[thread_id])
                 for lost_turn in begin_result.lost_turns:
                     await self._end_turn(
                         lost_turn,
-                        *await repair_lost_turn(self.store, lost_turn, self._leases[thread]),
+                        *await repair_lost_turn(self.store, lost_turn, self._leases[thread_id]),
                     )
                 if begin_result.turn is not None:
                     await self._run_turn(begin_result.turn)
                 elif not begin_result.lost_turns:
                     break
         finally:
-            await finish_despite_cancellation(self._release_lease(self._leases.pop(thread)))
+            await finish_despite_cancellation(self._release_lease(self._leases.pop(thread_id)))
 
     async def _release_lease(self, lease: Lease) -> None:
         self.agents.release(lease)
@@ -340,12 +343,12 @@ class TurnQueue:
         return await MessageRunner(self.agents, slot, log, turn_usage).answer(turn)
 
     async def _charge_turn(self, turn: QueuedTurn, turn_usage: TurnUsage) -> None:
-        """Charge a turn, including delegated work, to the account of its key."""
-        payer = turn.options.get("payer")
-        if isinstance(payer, str) and turn_usage.call_count:
+        """Charge a turn, including delegated work, to the API key that pays for it."""
+        payer_key_id = turn.options.get("payer")
+        if isinstance(payer_key_id, str) and turn_usage.call_count:
             use = KeyUse(0, turn_usage.usage.total_tokens, turn_usage.dollars)
             try:
-                await self.store.keys.add_use(format_utc_day(time.time()), {payer: use})
+                await self.store.keys.add_use(format_utc_day(time.time()), {payer_key_id: use})
             except StoreError as error:
                 _LOG.warning(
                     "the usage of turn %s could not be charged to its key: %s",

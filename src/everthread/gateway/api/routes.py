@@ -68,13 +68,13 @@ from everthread.thread.lookup.work_state import describe_state, load_thread_stat
 _THREAD_PATH = "/api/threads/{thread}"
 _TURN_PATH = f"{_THREAD_PATH}/turns/{{turn}}"
 _TURN_ERRORS = (404, 409, 502, 503)
-"""Error codes of a path that waits for a turn."""
+"""Error statuses of a path that waits for a turn."""
 _IDEMPOTENCY_KEY_PATTERN = re.compile(r"[\x20-\x7e]{1,255}")
 MAX_TITLE_CHARS = 200
 
 
 PreviewThread = Callable[[Store, str, str | None], Awaitable[CommandResult]]
-"""Describe the next compaction of a thread whose client sends its whole history. Arguments: store, thread, focus."""
+"""Describe the next compaction of a thread whose client sends its whole history, given store, thread id and focus."""
 
 
 class ThreadRoutes:
@@ -114,18 +114,20 @@ class ThreadRoutes:
     async def list_threads(self, request: ApiRequest) -> Threads:
         """Return the threads, the last active first."""
         page = request.query
-        rows, next_offset = page.split(
+        threads, next_offset = page.split(
             await self._store.list_threads(
                 tenant=request.tenant, limit=page.limit + 1, offset=page.offset
             )
         )
-        settings = await asyncio.gather(
-            *(self._queue.agents.load_settings(row.first.id) for row in rows)
+        settings_of_threads = await asyncio.gather(
+            *(self._queue.agents.load_settings(thread.first.id) for thread in threads)
         )
-        titles = await asyncio.gather(*(self._load_title(row.first) for row in rows))
+        titles = await asyncio.gather(*(self._load_title(thread.first) for thread in threads))
         items = [
-            make_thread_item(row, thread_settings, title)
-            for row, thread_settings, title in zip(rows, settings, titles, strict=True)
+            make_thread_item(thread, thread_settings, title)
+            for thread, thread_settings, title in zip(
+                threads, settings_of_threads, titles, strict=True
+            )
         ]
         return Threads(items=items, next=next_offset)
 
@@ -137,13 +139,20 @@ class ThreadRoutes:
     @endpoint("GET", f"{_THREAD_PATH}/history", Messages, query=HistoryQuery, errors=(404,))
     async def history(self, request: ApiRequest) -> Messages:
         """Return the whole conversation, or the context the model sees."""
-        tip = await self._store.get_compression_tip((await self._load_first_session(request)).id)
-        page = request.query
-        load_messages = self._store.history if page.view == "whole" else self._store.messages
-        rows, next_offset = page.split(
-            await load_messages(tip, start=page.offset, limit=page.limit + 1)
+        last_session_id = await self._store.get_compression_tip(
+            (await self._load_first_session(request)).id
         )
-        return Messages(items=[make_message_view(row) for row in rows], next=next_offset)
+        page = request.query
+        load_messages = (
+            self._store.load_history if page.view == "whole" else self._store.list_messages
+        )
+        stored_messages, next_offset = page.split(
+            await load_messages(last_session_id, start=page.offset, limit=page.limit + 1)
+        )
+        return Messages(
+            items=[make_message_view(stored_message) for stored_message in stored_messages],
+            next=next_offset,
+        )
 
     @endpoint(
         "POST",
@@ -167,12 +176,12 @@ class ThreadRoutes:
         """Return the turns, the newest first."""
         first_session = await self._load_first_session(request)
         page = request.query
-        rows, next_offset = page.split(
+        turns, next_offset = page.split(
             await self._store.turns.list_turns(
                 first_session.id, limit=page.limit + 1, offset=page.offset
             )
         )
-        return Turns(items=[make_turn_view(row) for row in rows], next=next_offset)
+        return Turns(items=[make_turn_view(turn) for turn in turns], next=next_offset)
 
     @endpoint("GET", _TURN_PATH, TurnView, errors=(404,))
     async def get_turn(self, request: ApiRequest) -> TurnView:
@@ -229,8 +238,8 @@ class ThreadRoutes:
         """Return the compactions, the newest first."""
         first_session = await self._load_first_session(request)
         items = [
-            make_compaction_view(record)
-            for record in reversed(await self._store.compactions(first_session.id))
+            make_compaction_view(compaction)
+            for compaction in reversed(await self._store.list_compactions(first_session.id))
         ]
         return Compactions(items=items)
 
@@ -260,11 +269,13 @@ class ThreadRoutes:
     async def branch(self, request: ApiRequest) -> Response:
         """Continue in a copy of the thread."""
         first_session = await self._load_first_session(request)
-        tip = await self._load_last_session(first_session)
+        last_session = await self._load_last_session(first_session)
         message_id = request.body.at_message
         if message_id is None:
             last_messages = (
-                await self._store.messages(tip.id, start=max(0, tip.message_count - 1))
+                await self._store.list_messages(
+                    last_session.id, start=max(0, last_session.message_count - 1)
+                )
             )[-1:]
             if not last_messages:
                 raise RequestRefused(
@@ -275,14 +286,14 @@ class ThreadRoutes:
             message_id = last_messages[0].id
         new_session = NewSession(
             kind="branch",
-            title=request.body.title or tip.title,
-            model=tip.model,
-            system=tip.system,
+            title=request.body.title or last_session.title,
+            model=last_session.model,
+            system=last_session.system,
             platform=first_session.platform,
             user=first_session.user,
         )
         try:
-            session = await self._store.branch(tip.id, message_id, new=new_session)
+            session = await self._store.branch(last_session.id, message_id, new=new_session)
         except InputError:
             raise RequestRefused(
                 404, "not_found", "The thread has no such message to branch at."
@@ -344,7 +355,7 @@ class ThreadRoutes:
     async def _preview_client_thread(
         self, request: ApiRequest, first_session: Session
     ) -> CommandView:
-        """Preview the compaction of a thread whose client keeps the history; it cannot be compacted from here."""
+        """Preview the compaction of a thread whose client keeps the history. Refuse to compact the thread itself."""
         if not request.body.preview:
             raise RequestRefused(
                 409,
@@ -356,37 +367,39 @@ class ThreadRoutes:
         return CommandView(text=preview.text, data=dict(preview.data))
 
     async def _load_last_session(self, first_session: Session) -> Session:
-        return await self._store.session(await self._store.get_compression_tip(first_session.id))
+        return await self._store.load_session(
+            await self._store.get_compression_tip(first_session.id)
+        )
 
     async def _load_title(self, first_session: Session) -> str:
-        """Return the title; without one, the user's first words."""
+        """Return the title or, without one, the user's first words."""
         return (
             first_session.title or (await load_title(self._store, first_session))[:MAX_TITLE_CHARS]
         )
 
     async def _load_detail(self, first_session: Session) -> ThreadDetail:
-        tip, title, settings, started, records, turns = await asyncio.gather(
+        last_session, title, settings, child_sessions, compactions, turns = await asyncio.gather(
             self._load_last_session(first_session),
             self._load_title(first_session),
             self._queue.agents.load_settings(first_session.id),
-            self._store.threads_started_by(first_session.id),
-            self._store.compactions(first_session.id),
+            self._store.list_child_threads(first_session.id),
+            self._store.list_compactions(first_session.id),
             self._store.turns.list_turns(first_session.id, only_open=True, limit=100),
         )
         return ThreadDetail(
-            **make_thread_fields(first_session, tip, settings, title),
-            side_calls=[child.id for child in started if child.kind == "side"],
-            compactions=sum(record.reverted_at is None for record in records),
+            **make_thread_fields(first_session, last_session, settings, title),
+            side_calls=[child.id for child in child_sessions if child.kind == "side"],
+            compactions=sum(compaction.reverted_at is None for compaction in compactions),
             turns=[make_turn_view(turn) for turn in turns],
         )
 
-    async def _search(self, request: ApiRequest, thread: str | None) -> Hits:
+    async def _search(self, request: ApiRequest, thread_id: str | None) -> Hits:
         query = request.query
         search_query = SearchQuery(
             query.q,
             tenant=request.tenant,
-            thread=thread,
-            include_family=thread is not None,
+            thread=thread_id,
+            include_family=thread_id is not None,
             role=query.role,
             tool=query.tool,
             limit=query.limit,
@@ -416,8 +429,8 @@ class ThreadRoutes:
         return CommandView(text=str(result.get("text")), data=dict(result.get("data") or {}))
 
     async def _submit(self, request: ApiRequest, message: MessageInput) -> QueuedTurn:
-        key = request.headers.get("idempotency-key")
-        if key is not None and not _IDEMPOTENCY_KEY_PATTERN.fullmatch(key):
+        idempotency_key = request.headers.get("idempotency-key")
+        if idempotency_key is not None and not _IDEMPOTENCY_KEY_PATTERN.fullmatch(idempotency_key):
             raise RequestRefused(
                 400,
                 "invalid_key",
@@ -428,9 +441,9 @@ class ThreadRoutes:
                 request.tenant,
                 request.path_values["thread"],
                 message,
-                key=key,
+                idempotency_key=idempotency_key,
                 may_use_tools=request.may_use_tools,
-                payer=request.caller.key_id,
+                payer_key_id=request.caller.key_id,
             )
         except InputError as error:
             raise RequestRefused(400, "invalid_message", str(error)) from error
@@ -438,7 +451,7 @@ class ThreadRoutes:
     async def _wait_for_end(
         self, request: ApiRequest, turn: QueuedTurn, seconds: float
     ) -> QueuedTurn:
-        """Wait until a turn is over; a client that leaves does not stop it."""
+        """Wait until a turn is over. A client that disconnects does not stop the turn."""
         return await request.run_while_connected(self._queue.wait(turn, seconds=seconds))
 
     async def _load_turn(self, request: ApiRequest, turn_id: str | None = None) -> QueuedTurn:
@@ -455,7 +468,7 @@ class ThreadRoutes:
 
 
 def _make_turn_response(turn: QueuedTurn) -> Response:
-    """Return 200 with the answer, 202 while the turn is open, else its error."""
+    """Return status 200 with the answer, 202 while the turn is open, or the turn's error."""
     headers = {"x-everthread-turn": turn.id}
     view = make_turn_view(turn)
     if turn.is_open:

@@ -144,7 +144,7 @@ class Page(Query):
     offset: Annotated[int, Field(ge=0, le=10**9)] = 0
 
     def split(self, rows: Sequence[Any]) -> tuple[Sequence[Any], int | None]:
-        """Return a page of the rows, and the offset of the next page if there is one. `rows`: one more than a page."""
+        """Return a page of the rows, and the offset of the next page if `rows` has one row more than a page."""
         return rows[: self.limit], self.offset + self.limit if len(rows) > self.limit else None
 
 
@@ -423,7 +423,7 @@ def make_thread_fields(
     settings: Mapping[str, Any],
     title: str = "",
 ) -> dict[str, Any]:
-    """Return the fields that every view of a thread has. `title` is used if the thread has none."""
+    """Return the fields that every view of a thread has. `title` is used if the thread has none of its own."""
     metadata = settings.get("metadata")
     return {
         "id": first_session.id,

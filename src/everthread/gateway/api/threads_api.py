@@ -36,9 +36,9 @@ OPENAPI_PATH = "/api/openapi.json"
 
 
 class ThreadsApi:
-    """Answer `/api/…` for callers that `GatewayApp` has authenticated.
+    """Answers `/api/…` for callers that `GatewayApp` has authenticated.
 
-    `keyless_may_use_tools`: whether callers without a key may use commands and files.
+    With `keyless_may_use_tools`, callers without a key may use commands and files.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class ThreadsApi:
             (re.sub(r"\{(\w+)\}", rf"(?P<\1>{_ID_PATTERN})", endpoint.path), endpoint)
             for endpoint in endpoints
         ]
-        """A regular expression for the path of each endpoint."""
+        """Each endpoint with a regular expression for its path."""
         self._openapi_response = make_json_response(make_openapi_document(endpoints))
 
     async def start(self) -> None:
         await self.queue.start()
 
     async def close(self, grace_seconds: float = 0.0) -> None:
-        """Close the API. Running turns have `grace_seconds` to end."""
+        """Close the API after giving running turns `grace_seconds` to end."""
         await self.queue.close(grace_seconds)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,14 +90,14 @@ class ThreadsApi:
     async def _answer(self, head: RequestHead, scope: Scope, receive: Receive) -> Response:
         if head.path == OPENAPI_PATH and head.method == "GET":
             return self._openapi_response
-        endpoint, names = self._find_endpoint(head)
+        endpoint, path_values = self._find_endpoint(head)
         if endpoint.method == "POST":
             head.caller.admit()
         query, body = await read_request(endpoint, head, receive, self._limits)
         request = ApiRequest(
             head.caller,
             self._may_use_tools(head.caller),
-            path_values=names,
+            path_values=path_values,
             query=query,
             body=body,
             headers=head.headers,

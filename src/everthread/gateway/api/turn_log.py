@@ -30,30 +30,30 @@ class TurnEvent:
     data: Mapping[str, Any]
     """JSON values."""
     turn: QueuedTurn | None = None
-    """The turn in its final state; set in the last event only."""
+    """The turn in its final state; None in all events but the last."""
 
 
 class TurnLog:
-    """The newest events of one turn, at most `MAX_EVENTS`, for any number of readers."""
+    """The newest `MAX_EVENTS` events of one turn, for any number of readers."""
 
     def __init__(self, turn: QueuedTurn) -> None:
         self.turn_id = turn.id
-        self.thread = turn.thread
+        self.thread_id = turn.thread
         self.tenant = turn.tenant
         self.end_event = asyncio.Event()
         self._events: deque[TurnEvent] = deque(maxlen=MAX_EVENTS)
-        self._count = 0
+        self._event_count = 0
         self._change_event = asyncio.Event()
 
     def append(self, name: str, data: Mapping[str, Any], turn: QueuedTurn | None = None) -> None:
         if self.end_event.is_set():
             return
-        self._count += 1
-        self._events.append(TurnEvent(self._count, name, data, turn))
+        self._event_count += 1
+        self._events.append(TurnEvent(self._event_count, name, data, turn))
         self._wake_readers()
 
     def end(self, turn: QueuedTurn) -> None:
-        """Add the last event: the turn is over."""
+        """Add the last event, with the turn in its final state."""
         self.append(
             TURN_ENDED_EVENT,
             {"event": TURN_ENDED_EVENT, "turn": turn.id, "state": turn.state},
@@ -62,12 +62,12 @@ class TurnLog:
         self.close()
 
     def close(self) -> None:
-        """End the log, whether the turn is over or not."""
+        """Close the log, whether the turn is over or not."""
         self.end_event.set()
         self._wake_readers()
 
     async def follow(self, after_number: int = 0) -> AsyncIterator[TurnEvent]:
-        """Yield the events after this number, and new ones until the turn ends.
+        """Yield the events after this number, and then new ones until the turn ends.
 
         A reader that has already seen the last event gets it again, so that a client that reconnects learns how the
         turn ended.
@@ -79,14 +79,14 @@ class TurnLog:
                 after_number = event.number
                 has_ended = event.turn is not None
                 yield event
-            if self.end_event.is_set() and after_number >= self._count:
+            if self.end_event.is_set() and after_number >= self._event_count:
                 break
             await current_event.wait()
         if not has_ended and self._events and self._events[-1].turn is not None:
             yield self._events[-1]
 
     def _list_events_after(self, after_number: int) -> Iterator[TurnEvent]:
-        first_number = self._count - len(self._events) + 1
+        first_number = self._event_count - len(self._events) + 1
         if after_number + 1 < first_number:
             yield TurnEvent(
                 first_number - 1,
@@ -115,16 +115,18 @@ class TurnLogs:
         log = self._logs.get(turn.id)
         if log is None:
             log = self._logs[turn.id] = TurnLog(turn)
-            finished_ids = [key for key, other in self._logs.items() if other.end_event.is_set()]
+            finished_ids = [
+                key for key, logged_turn in self._logs.items() if logged_turn.end_event.is_set()
+            ]
             for key in finished_ids[: max(0, len(finished_ids) - MAX_FINISHED_TURNS)]:
                 del self._logs[key]
         return log
 
-    def list_unfinished(self, thread: str) -> list[TurnLog]:
+    def list_unfinished(self, thread_id: str) -> list[TurnLog]:
         return [
             log
             for log in self._logs.values()
-            if log.thread == thread and not log.end_event.is_set()
+            if log.thread_id == thread_id and not log.end_event.is_set()
         ]
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from everthread.store.records import CompactionRecord
 from everthread.store.usage_records import UsageRecord
 
 MIN_CACHED_TOKENS = 1_024
-"""Prompt tokens below which no provider caches anything."""
+"""The smallest prompt that any provider caches, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,26 +33,28 @@ class CacheMissRow:
     cause: str
     missed_tokens: int
     is_reported: bool
-    """Whether the provider gave the cause; otherwise it is deduced here."""
+    """Whether the provider stated the cause; otherwise it is deduced here."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallsView:
+    """The calls of a thread to the main model, with its compactions and cache misses."""
+
     calls: tuple[UsageRecord, ...]
     """Calls to the main model, in order."""
     marks: tuple[tuple[int, str], ...]
-    """For each compaction, the index of the next call, and the tokens before and after in words."""
+    """The index of the call after each compaction, with the tokens before and after in words."""
     misses: tuple[CacheMissRow, ...]
 
     @property
     def causes(self) -> list[tuple[str, int, int]]:
-        """The causes of cache misses with their calls and tokens, the most expensive cause first."""
-        sums: dict[str, tuple[int, int]] = {}
+        """Return the causes of cache misses with their calls and tokens, the most expensive cause first."""
+        sums_by_cause: dict[str, tuple[int, int]] = {}
         for miss in self.misses:
-            calls, tokens = sums.get(miss.cause, (0, 0))
-            sums[miss.cause] = calls + 1, tokens + miss.missed_tokens
+            call_count, token_count = sums_by_cause.get(miss.cause, (0, 0))
+            sums_by_cause[miss.cause] = call_count + 1, token_count + miss.missed_tokens
         return sorted(
-            ((cause, *sums_of_cause) for cause, sums_of_cause in sums.items()),
+            ((cause, *sums_of_cause) for cause, sums_of_cause in sums_by_cause.items()),
             key=lambda row: -row[2],
         )
 
@@ -78,21 +80,21 @@ def make_calls_view(
 
 
 def _find_misses(
-    main_calls: Sequence[UsageRecord], compacted_calls: set[int], ttl: float
+    main_calls: Sequence[UsageRecord], compacted_call_indexes: set[int], ttl: float
 ) -> list[CacheMissRow]:
     misses: list[CacheMissRow] = []
     if not any(
         call.usage.cache_read_tokens or call.usage.cache_write_tokens for call in main_calls
     ):
         return misses
-    for number, (previous_call, call) in enumerate(pairwise(main_calls), 1):
+    for call_index, (previous_call, call) in enumerate(pairwise(main_calls), 1):
         reusable_tokens = min(previous_call.usage.prompt_tokens, call.usage.prompt_tokens)
         missed_tokens = reusable_tokens - call.usage.cache_read_tokens
         if reusable_tokens < MIN_CACHED_TOKENS or missed_tokens <= max(
             MIN_CACHED_TOKENS, reusable_tokens // 10
         ):
             continue
-        if number in compacted_calls:
+        if call_index in compacted_call_indexes:
             cause = "compaction"
         elif previous_call.model != call.model:
             cause = "model changed"
@@ -103,19 +105,19 @@ def _find_misses(
         is_reported = bool(call.usage.cache_miss)
         if is_reported:
             cause = f"{call.usage.cache_miss} (says the provider)"
-        misses.append(CacheMissRow(number + 1, cause, missed_tokens, is_reported))
+        misses.append(CacheMissRow(call_index + 1, cause, missed_tokens, is_reported))
     return misses
 
 
 def draw_calls(view: CallsView, size: WindowSize) -> str:
-    points = pick_points(len(view.calls))
-    calls = [view.calls[call_index] for call_index in points]
-    point_numbers = {call_index: number for number, call_index in enumerate(points)}
+    point_call_indexes = pick_points(len(view.calls))
+    calls = [view.calls[call_index] for call_index in point_call_indexes]
+    point_by_call_index = {call_index: point for point, call_index in enumerate(point_call_indexes)}
 
     def find_nearest_point(call_index: int) -> int:
-        return point_numbers.get(call_index) or min(
-            range(len(points)),
-            key=lambda number: abs(points[number] - call_index),
+        return point_by_call_index.get(call_index) or min(
+            range(len(point_call_indexes)),
+            key=lambda point: abs(point_call_indexes[point] - call_index),
             default=0,
         )
 
@@ -138,7 +140,7 @@ def draw_calls(view: CallsView, size: WindowSize) -> str:
         f"{count_noun(len(view.calls), 'call')}; the largest prompt has {largest_prompt:,} tokens; "
         f"{count_noun(len(view.marks), 'compaction')}; {count_noun(len(view.misses), 'cache miss')[:-1]}."
     )
-    names = [f"{call_index + 1:,}" for call_index in points]
+    names = [f"{call_index + 1:,}" for call_index in point_call_indexes]
     return draw_chart(
         Chart(
             "calls-chart",

@@ -1,4 +1,4 @@
-"""Draw charts as SVG, without a script. Screen readers read their titles and descriptions."""
+"""Draw charts as SVG without a script. Screen readers read their titles and descriptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from markupsafe import Markup
 PAGE_WIDTH = 960
 HALF_PAGE_WIDTH = 560
 PHONE_WIDTH = 360
-"""Widths in pixels: of a whole page, of half of it, of a phone."""
+"""Widths of a whole page, of half a page and of a phone, in pixels."""
 CHART_HEIGHT = 300
 LEFT_MARGIN = 52
 RIGHT_MARGIN = 16
@@ -55,7 +55,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A rectangle of a column; `style` gives its colour."""
+    """A rectangle of a column. Its `style` is the CSS class that gives the colour."""
 
     style: str
     x: float
@@ -155,7 +155,7 @@ class Chart:
 
     @property
     def shapes(self) -> list[tuple[str, str]]:
-        """Return the class and the points of every line, the last first: areas are drawn over each other."""
+        """Return the class and the points of every line, the last first, because areas are drawn over each other."""
         shapes = []
         for line, top in zip(self.lines, self.tops, strict=True):
             points = [f"{self.x(step):.1f},{self.y(value):.1f}" for step, value in enumerate(top)]
@@ -202,7 +202,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a bar; `style` gives its colour."""
+    """A part of a bar. Its `style` is the CSS class that gives the colour."""
 
     style: str
     name: str
@@ -221,7 +221,7 @@ def make_cache_lines(
 
 
 def draw_chart(chart: Chart) -> Markup:
-    """Render the chart in its own width and for a phone, its legend, and its values for the script."""
+    """Render the chart in its own width and for a phone, with its legend and its values for the script."""
     margins = {
         "height": CHART_HEIGHT,
         "left": LEFT_MARGIN,

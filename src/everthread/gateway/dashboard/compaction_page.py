@@ -1,4 +1,4 @@
-"""The page of one compaction, and the compactions in lists."""
+"""Load the page of one compaction, and list compactions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from everthread.thread.policy.compaction_reason import describe_reason
 
 EXCERPT_CHARS = 300
 MAX_SIDE_MESSAGES = 60
-"""Maximum messages shown before or after a compaction: the first and the last ones."""
+"""Maximum messages shown before or after a compaction. Of more messages, the first and the last are shown."""
 
 PHASE_LABELS = {
     "prune": "Old tool results shortened to a line",
@@ -51,14 +51,14 @@ class CompactionItem:
 
     @property
     def share(self) -> float:
-        """The share of the prompt that the compaction removed."""
+        """Return the share of the prompt that the compaction removed."""
         if not self.record.tokens_before:
             return 0.0
         return 1 - self.record.tokens_after / self.record.tokens_before
 
     @property
     def spared_tokens(self) -> int:
-        """The tokens that later calls did not send because of the compaction."""
+        """Return the tokens that later calls did not send because of the compaction."""
         return self.calls_since * max(0, self.record.tokens_before - self.record.tokens_after)
 
 
@@ -67,21 +67,23 @@ def make_compaction_items(
 ) -> list[CompactionItem]:
     call_times = [call.created for call in calls if call.task == "main"]
     items = []
-    for number, stored in enumerate(sorted(records, key=lambda record: record.id), 1):
+    for number, record in enumerate(sorted(records, key=lambda record: record.id), 1):
         calls_since = 0
-        if stored.reverted_at is None:
-            calls_since = sum(call_time > stored.created for call_time in call_times)
-        items.append(CompactionItem(stored, number, calls_since))
+        if record.reverted_at is None:
+            calls_since = sum(call_time > record.created for call_time in call_times)
+        items.append(CompactionItem(record, number, calls_since))
     return items
 
 
 async def load_compaction_page(
-    threads: ThreadReader, viewer: Viewer, thread: str, number: int
+    threads: ThreadReader, viewer: Viewer, thread_id: str, compaction_id: int
 ) -> dict[str, Any]:
     store = threads.store
-    row = await threads.load_thread(viewer, thread)
-    records, calls = await asyncio.gather(store.compactions(thread), store.usage.list_usage(thread))
-    record = next((record for record in records if record.id == number), None)
+    row = await threads.load_thread(viewer, thread_id)
+    records, calls = await asyncio.gather(
+        store.list_compactions(thread_id), store.usage.list_usage(thread_id)
+    )
+    record = next((record for record in records if record.id == compaction_id), None)
     if record is None:
         raise NotFoundError
     item = next(
@@ -92,7 +94,7 @@ async def load_compaction_page(
     sides = await _load_before_and_after(store, record)
     new_compaction = record.record
     last_compaction = next(
-        (other_record for other_record in reversed(records) if other_record.reverted_at is None),
+        (later_record for later_record in reversed(records) if later_record.reverted_at is None),
         None,
     )
     return {
@@ -128,23 +130,23 @@ async def load_compaction_page(
 
 async def _load_before_and_after(store: Store, record: CompactionRecord) -> _BeforeAndAfter:
     messages_before, messages_after = await asyncio.gather(
-        store.messages(record.parent), store.messages(record.session)
+        store.list_messages(record.parent), store.list_messages(record.session)
     )
     covered_ids = frozenset(record.record.covered)
     messages_before = [message for message in messages_before if message.created <= record.created]
-    carried_count = sum(message.created <= record.created for message in messages_after)
-    ids = [message.id for message in messages_before if message.kind == "message"]
+    kept_count = sum(message.created <= record.created for message in messages_after)
+    message_ids = [message.id for message in messages_before if message.kind == "message"]
     return _BeforeAndAfter(
         messages_before,
-        messages_after[:carried_count],
+        messages_after[:kept_count],
         covered_ids,
-        ids[-1] if ids else None,
+        message_ids[-1] if message_ids else None,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _BeforeAndAfter:
-    """The messages before and after a compaction, the ids of the removed ones, and the last id before it."""
+    """The messages before and after a compaction, the ids of those it removed, and the last id before it."""
 
     before: Sequence[StoredMessage]
     after: Sequence[StoredMessage]
@@ -176,7 +178,7 @@ def _make_side_rows(
 
 
 def _estimate_saved_dollars(item: CompactionItem, calls: Sequence[UsageRecord]) -> float | None:
-    """Return the dollars for the tokens that later calls did not send, at the price of cached tokens if possible."""
+    """Estimate the dollars for the tokens that later calls did not send, at the price of cached tokens if known."""
     later_calls = [
         call for call in calls if call.task == "main" and call.created > item.stored.created
     ]
@@ -187,10 +189,10 @@ def _estimate_saved_dollars(item: CompactionItem, calls: Sequence[UsageRecord]) 
     )
     if prices is None or prices.input is None:
         return None
-    price = prices.input
+    token_price = prices.input
     if prices.cache_read and any(call.usage.cache_read_tokens for call in later_calls):
-        price = prices.cache_read
-    return item.spared_tokens * float(price) / 1_000_000
+        token_price = prices.cache_read
+    return item.spared_tokens * float(token_price) / 1_000_000
 
 
 def describe_checks(figures: Mapping[str, Any]) -> list[str]:
@@ -198,20 +200,24 @@ def describe_checks(figures: Mapping[str, Any]) -> list[str]:
     counts = {name: value for name, value in figures.items() if isinstance(value, int)}
     sentences = []
     if counts.get("facts"):
-        facts = count_noun(counts["facts"], "file, error or other fact")
+        facts_text = count_noun(counts["facts"], "file, error or other fact")
         if counts["facts"] > 1:
-            facts = f"{counts['facts']:,} files, errors and other facts"
+            facts_text = f"{counts['facts']:,} files, errors and other facts"
         present_count = counts.get("present", 0)
         added_count = counts.get("added", 0)
         added_text = f"; {added_count:,} were added" if added_count else ""
-        sentences.append(f"The summary as written named {present_count:,} of {facts}{added_text}.")
+        sentences.append(
+            f"The summary as written named {present_count:,} of {facts_text}{added_text}."
+        )
     if counts.get("checked"):
         names_text = count_noun(counts["checked"], "name")
         unverified_count = counts.get("unverified", 0)
-        result = "all of them occur in the messages"
+        result_text = "all of them occur in the messages"
         if unverified_count:
-            result = f"{unverified_count:,} of them occur in no message and are marked (unverified)"
-        sentences.append(f"{names_text} and figures were looked up in the messages: {result}.")
+            result_text = (
+                f"{unverified_count:,} of them occur in no message and are marked (unverified)"
+            )
+        sentences.append(f"{names_text} and figures were looked up in the messages: {result_text}.")
     return sentences
 
 

@@ -37,11 +37,13 @@ class WindowSize:
     tokens: int
     threshold: int
     source: str
-    """How the window is known, for people."""
+    """Where the figures come from, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextPart:
+    """The tokens of one kind of content in a prompt."""
+
     kind: str
     name: str
     tokens: int
@@ -57,7 +59,7 @@ class WindowView:
     is_reported: bool
     """Whether the sizes are scaled to the provider's count; otherwise they are estimates."""
     next_compaction: str
-    """When the next compaction is expected."""
+    """When the next compaction is expected, in words."""
 
     @property
     def free_tokens(self) -> int:
@@ -65,26 +67,34 @@ class WindowView:
 
 
 def make_window_view(
-    system: Any, sizes: Mapping[str, int], size: WindowSize, calls: Sequence[UsageRecord]
+    system: Any,
+    message_tokens_by_part: Mapping[str, int],
+    size: WindowSize,
+    calls: Sequence[UsageRecord],
 ) -> WindowView:
-    """Return the parts of the next prompt. Any further tokens that the provider counted are tools and framing."""
-    parts = {**sizes, "system": estimate_tokens(content_text(system)) if system else 0}
+    """Return the parts of the next prompt. Tokens that only the provider counted are shown as tools and framing."""
+    tokens_by_part = {
+        **message_tokens_by_part,
+        "system": estimate_tokens(content_text(system)) if system else 0,
+    }
     main_calls = [call for call in calls if call.task == "main"]
-    estimated_tokens = sum(parts.values())
+    estimated_tokens = sum(tokens_by_part.values())
     is_reported = bool(main_calls) and not main_calls[-1].estimated
     used_tokens = estimated_tokens
     if is_reported:
         used_tokens = main_calls[-1].usage.prompt_tokens + main_calls[-1].usage.output_tokens
         if used_tokens >= estimated_tokens:
-            parts["tools"] = used_tokens - estimated_tokens
+            tokens_by_part["tools"] = used_tokens - estimated_tokens
         else:  # the estimate was too high: the provider is right
-            parts = {
+            tokens_by_part = {
                 kind: round(tokens * used_tokens / estimated_tokens)
-                for kind, tokens in parts.items()
+                for kind, tokens in tokens_by_part.items()
             }
-            used_tokens = sum(parts.values())
+            used_tokens = sum(tokens_by_part.values())
     filled_parts = tuple(
-        ContextPart(kind, PART_LABELS[kind], parts[kind]) for kind in PART_LABELS if parts[kind]
+        ContextPart(kind, PART_LABELS[kind], tokens_by_part[kind])
+        for kind in PART_LABELS
+        if tokens_by_part[kind]
     )
     return WindowView(
         size,
@@ -101,15 +111,15 @@ def _describe_next_compaction(
     """Describe how many calls are left before the threshold if the prompt grows as in the last calls."""
     if used_tokens >= threshold:
         return f"The prompt is past the threshold: {_COMPACTION_CONDITION}"
-    steps = [
+    size_changes = [
         later_call.usage.prompt_tokens - earlier_call.usage.prompt_tokens
         for earlier_call, later_call in pairwise(main_calls[-11:])
     ]
-    growth_steps = [step for step in steps if step > 0]
-    if not growth_steps:
+    increases = [size_change for size_change in size_changes if size_change > 0]
+    if not increases:
         return ""
-    calls = max(1, round((threshold - used_tokens) / (sum(growth_steps) / len(growth_steps))))
-    return f"In about {count_noun(calls, 'call')} the prompt reaches the threshold; {_COMPACTION_CONDITION}"
+    call_count = max(1, round((threshold - used_tokens) / (sum(increases) / len(increases))))
+    return f"In about {count_noun(call_count, 'call')} the prompt reaches the threshold; {_COMPACTION_CONDITION}"
 
 
 _COMPACTION_CONDITION = "a compaction follows once it pays and the last one is not too recent."
@@ -119,10 +129,10 @@ def sum_part_sizes(
     rows: Sequence[tuple[str, str, bool, int]], summaries: Sequence[str]
 ) -> dict[str, int]:
     """Return the tokens of each part of a session's context. The user's words in summaries are a part of their own."""
-    sizes = dict.fromkeys(PART_LABELS, 0)
+    tokens_by_part = dict.fromkeys(PART_LABELS, 0)
     for kind, role, is_tool, tokens in rows:
-        sizes[_find_part(kind, is_result=is_tool and role != "assistant")] += tokens
-    return _separate_user_words(sizes, summaries)
+        tokens_by_part[_find_part(kind, is_result=is_tool and role != "assistant")] += tokens
+    return _separate_user_words(tokens_by_part, summaries)
 
 
 def _find_part(message_kind: str, *, is_result: bool) -> str:
@@ -132,15 +142,17 @@ def _find_part(message_kind: str, *, is_result: bool) -> str:
     return "results" if is_result else "talk"
 
 
-def _separate_user_words(sizes: dict[str, int], summaries: Sequence[str]) -> dict[str, int]:
+def _separate_user_words(
+    tokens_by_part: dict[str, int], summaries: Sequence[str]
+) -> dict[str, int]:
     word_tokens = min(
         sum(estimate_tokens(section) for text in summaries for section in find_user_words(text)),
-        sizes["summary"],
+        tokens_by_part["summary"],
     )
     return {
-        **sizes,
-        "words": sizes["words"] + word_tokens,
-        "summary": sizes["summary"] - word_tokens,
+        **tokens_by_part,
+        "words": tokens_by_part["words"] + word_tokens,
+        "summary": tokens_by_part["summary"] - word_tokens,
     }
 
 

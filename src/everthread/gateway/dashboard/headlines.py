@@ -1,4 +1,4 @@
-"""The figures at the top of a page: calls beyond the window, stored messages, dollars spent and saved."""
+"""The figures at the top of a page, about calls beyond the window, stored messages and dollars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everthread.gateway.dashboard.savings import CostComparison
 from everthread.store.usage_records import Insights, ThreadFigures
 
 MIN_DOLLARS = 0.005
-"""Smaller differences are shown as equal cost."""
+"""The smallest difference in cost that is shown, in dollars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class StoredAndRemovedCounts:
-    """The number of messages that a thread stores, and of those that left the prompt."""
+    """How many messages a thread stores, and how many of them compactions removed from the prompt."""
 
     stored_count: int
     removed_count: int
@@ -103,9 +103,9 @@ def describe_period(insights: Insights, comparison: CostComparison) -> list[Figu
         )
     removed_text = "all of them still in the prompts"
     if insights.compactions:
-        compactions = count_noun(insights.compactions, "compaction")
-        tokens = format_short(insights.tokens_saved)
-        removed_text = f"{compactions} took {tokens} tokens out of the prompts"
+        compactions_text = count_noun(insights.compactions, "compaction")
+        tokens_text = format_short(insights.tokens_saved)
+        removed_text = f"{compactions_text} took {tokens_text} tokens out of the prompts"
     kept_figure = Figure(
         f"{insights.messages:,}", _describe_stored(insights.messages), removed_text
     )
@@ -132,8 +132,8 @@ def _describe_kept(counts: StoredAndRemovedCounts) -> Figure:
     )
 
 
-def _describe_stored(messages: int) -> str:
-    return f"message{'' if messages == 1 else 's'} stored, searchable"
+def _describe_stored(message_count: int) -> str:
+    return f"message{'' if message_count == 1 else 's'} stored, searchable"
 
 
 def _describe_dollars(

@@ -22,7 +22,7 @@ from everthread.gateway.contracts import Auth
 from everthread.store.store import Store
 
 LOGIN_LIFETIME_SECONDS = 7.0 * DAY_SECONDS
-"""Seconds after which one must log in again."""
+"""How long a login is valid, in seconds."""
 SECRET_NAME = "gateway.dashboard"  # noqa: S105  the secret's name  # nosec B105
 MAX_LINKS = 20
 """Maximum unused links that stay valid."""
@@ -30,7 +30,7 @@ MAX_LINKS = 20
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """An authenticated viewer. `tenant`: None for the operator, who sees the threads of all tenants."""
+    """An authenticated viewer. The `tenant` is None for the operator, who sees the threads of all tenants."""
 
     tenant: str | None
     name: str
@@ -65,7 +65,7 @@ class LoginLinks:
             old_file.unlink(missing_ok=True)
 
     def remove(self, digest: str) -> bool:
-        """Remove a link; return whether it was there."""
+        """Remove a link, and return whether it was there."""
         if self._folder is None:
             return self._digests.pop(digest, _NOT_FOUND) is None
         try:
@@ -81,15 +81,15 @@ _NOT_FOUND: Any = object()
 def _modified_time(file: Path) -> float:
     try:
         return file.stat().st_mtime
-    except FileNotFoundError:  # used at this moment
+    except FileNotFoundError:  # the link was used meanwhile
         return 0.0
 
 
 class DashboardLogin:
-    """Decide who may see the pages.
+    """Decides who may see the pages.
 
-    If the gateway's clients need no key (`auth: none`), one logs in with a link; with `keys`, with a key of the
-    gateway. The operator's own key works always, and with `passthrough` it is the only way.
+    If the gateway's clients need no key (`auth: none`), people log in with a link. With `keys` they log in with a key
+    of the gateway. The operator's own key always works, and with `passthrough` it is the only way.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class DashboardLogin:
 
     @property
     def is_off(self) -> bool:
-        """Whether nobody can log in."""
+        """Return whether nobody can log in."""
         return self.auth == "passthrough" and self._operator_digest is None
 
     def make_login_link(self) -> str:
-        """Return the path of a link that logs in one browser, once."""
+        """Return the path of a link that logs in one browser and works only once."""
         code = secrets.token_urlsafe(32)
         self._links.add(digest_of(code))
         return f"/dashboard/login?code={code}"

@@ -28,10 +28,10 @@ class MessageRow:
     id: int
     role: str
     label: str
-    """The author, or the tools that it calls or answers."""
+    """The role of the author, and the tools that the message calls or answers."""
     text: str
     hidden_chars: int
-    """Characters that are not shown."""
+    """Number of characters that are not shown."""
     tokens: int
     created: float
     visibility: str
@@ -76,7 +76,7 @@ def describe_message(message: StoredMessage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ContextView:
-    """The context that the model sees now: ids of whole and of shortened messages, and the summary's text."""
+    """The context that the model sees now, with the ids of its messages and the text of its summaries."""
 
     shown_ids: frozenset[int]
     shortened_ids: frozenset[int]
@@ -106,19 +106,21 @@ class ContextView:
 
 
 def make_context_view(
-    in_view: set[int], shortened: set[int], summaries: Sequence[str]
+    unchanged_ids: set[int], shortened_ids: set[int], summaries: Sequence[str]
 ) -> ContextView:
     summary = "\n".join(summaries)
-    words = " ".join(" ".join(find_user_words(summary)).split())
-    return ContextView(frozenset(in_view), frozenset(shortened), " ".join(summary.split()), words)
+    user_words = " ".join(" ".join(find_user_words(summary)).split())
+    return ContextView(
+        frozenset(unchanged_ids), frozenset(shortened_ids), " ".join(summary.split()), user_words
+    )
 
 
 MAX_MESSAGE_CHARS = 100_000
-"""Characters that the page shows; a longer message is shown in parts."""
+"""Maximum characters that the page shows at once. A longer message is shown in parts."""
 
 
 def make_message_page(message: StoredMessage, *, start: int, is_revealed: bool) -> dict[str, Any]:
-    """Return the template values of the message page. `is_revealed`: whether secrets are shown."""
+    """Return the template values of the message page, with secrets shown if `is_revealed` is set."""
     body = message_text(message.body)
     start = max(0, min(start, len(body)))
     return {

@@ -1,4 +1,4 @@
-"""The overview of all threads: figures, charts by day, tables, slow compactions, failures."""
+"""The overview of all threads, with figures, charts by day, tables, slow compactions and failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def load_overview(costs: ThreadCosts, viewer: Viewer, days: int) -> dict[s
     end_time = time.time() + 1
     start_time = find_period_start(end_time, days)
     tenant = viewer.tenant
-    insights, clients, failures, records, limits = await asyncio.gather(
+    insights, clients, failures, records, learnt_windows = await asyncio.gather(
         costs.store.usage.load_insights(since=start_time, until=end_time, tenant=tenant),
         costs.store.overview.sum_usage_by(
             "client", since=start_time, until=end_time, tenant=tenant
@@ -46,9 +46,11 @@ async def load_overview(costs: ThreadCosts, viewer: Viewer, days: int) -> dict[s
         costs.store.overview.list_recent_compactions(tenant=tenant, limit=5_000),
         costs.load_learnt_windows(),
     )
-    savings = await costs.compare_period(records, limits, start_time)
-    recent = [record for record in records if record.created >= start_time]
-    slowest = sorted(make_compaction_items(recent), key=lambda item: -item.record.duration)[:8]
+    savings = await costs.compare_period(records, learnt_windows, start_time)
+    recent_records = [record for record in records if record.created >= start_time]
+    slowest_compactions = sorted(
+        make_compaction_items(recent_records), key=lambda item: -item.record.duration
+    )[:8]
     groups = [("model", insights.by_model), ("client", clients)]
     if tenant is None:
         tenants = await costs.store.overview.sum_usage_by(
@@ -68,14 +70,14 @@ async def load_overview(costs: ThreadCosts, viewer: Viewer, days: int) -> dict[s
         "headline": describe_period(insights, savings),
         "has_calls": bool(insights.total.calls or insights.compactions),
         "tables": tables,
-        "slowest": slowest,
+        "slowest": slowest_compactions,
         "failures": [(failure, f"{count:,}") for failure, count in failures],
         "charts": draw_days(insights.by_day, savings, start_time),
         "outgrown": list_outgrown_calls_by_client(savings),
     }
 
 
-def _make_usage_row(row: UsageRow, saved: float) -> tuple[str, ...]:
+def _make_usage_row(row: UsageRow, saved_dollars: float) -> tuple[str, ...]:
     share = row.cache_share
     is_priced = row.unpriced_calls < row.calls
     return (
@@ -85,14 +87,14 @@ def _make_usage_row(row: UsageRow, saved: float) -> tuple[str, ...]:
         "–" if share is None else f"{share:.1%}",
         f"{row.output:,}",
         format_money(row.cost) if is_priced else "unknown",
-        format_money(saved) if abs(saved) >= MIN_DOLLARS else "–",
+        format_money(saved_dollars) if abs(saved_dollars) >= MIN_DOLLARS else "–",
     )
 
 
 def draw_days(
     by_day: Sequence[UsageRow], savings: CostComparison, start_time: float
 ) -> list[tuple[str, str]]:
-    """Return charts of the prompt tokens, dollars and cached share of each day, as title and SVG; none for one day."""
+    """Draw the prompt tokens, dollars and cached share of each day. Return pairs of title and SVG; none for one day."""
     if len(by_day) < 2:
         return []
     days = _fill_days({row.key: row for row in by_day}, start_time)
@@ -105,12 +107,12 @@ def draw_days(
     return [(chart.title, draw_chart(chart)) for chart in charts]
 
 
-def _fill_days(rows: Mapping[str, UsageRow], start_time: float) -> list[UsageRow]:
+def _fill_days(row_by_day: Mapping[str, UsageRow], start_time: float) -> list[UsageRow]:
     """Return a row for every day from the first with calls to the last."""
-    first_day = min(rows)
-    last_day = max(rows)
-    names = [format_utc_day(start_time + number * DAY_SECONDS) for number in range(MAX_DAYS)]
-    return [rows.get(name, UsageRow(name)) for name in names if first_day <= name <= last_day]
+    first_day = min(row_by_day)
+    last_day = max(row_by_day)
+    days = [format_utc_day(start_time + number * DAY_SECONDS) for number in range(MAX_DAYS)]
+    return [row_by_day.get(day, UsageRow(day)) for day in days if first_day <= day <= last_day]
 
 
 def _make_prompt_chart(days: Sequence[UsageRow], names: Sequence[str]) -> Chart:
@@ -136,15 +138,15 @@ def _make_prompt_chart(days: Sequence[UsageRow], names: Sequence[str]) -> Chart:
 def _make_cost_chart(
     days: Sequence[UsageRow], names: Sequence[str], savings: CostComparison
 ) -> Chart:
-    spent = [float(row.cost) for row in days]
-    saved = [max(0.0, savings.saved_by["day"].get(row.key, 0.0)) for row in days]
-    lines = [Line("spent", "a", spent)]
-    if any(saved):
-        lines.append(Line("saved by compaction", "saved", saved))
+    spent_dollars = [float(row.cost) for row in days]
+    saved_dollars = [max(0.0, savings.saved_by["day"].get(row.key, 0.0)) for row in days]
+    lines = [Line("spent", "a", spent_dollars)]
+    if any(saved_dollars):
+        lines.append(Line("saved by compaction", "saved", saved_dollars))
     return Chart(
         "cost-days",
         "Dollars by day",
-        f"${sum(spent):,.2f} spent in {count_noun(len(days), 'day')}.",
+        f"${sum(spent_dollars):,.2f} spent in {count_noun(len(days), 'day')}.",
         unit="$",
         lines=lines,
         form="columns",
@@ -169,14 +171,16 @@ def _make_share_chart(days: Sequence[UsageRow]) -> Chart:
 
 
 def list_outgrown_calls_by_client(savings: CostComparison) -> list[tuple[str, int, str]]:
-    """Return each client with its number of calls beyond the window and a bar, the largest number first."""
-    calls_by_client = Counter(translate_client_name(call.client) for call in savings.outgrown)
-    rows = calls_by_client.most_common(MAX_CLIENT_BARS)
+    """Return each client with its number of calls beyond the window and a bar. The largest number comes first."""
+    call_count_by_client = Counter(translate_client_name(call.client) for call in savings.outgrown)
+    call_counts = call_count_by_client.most_common(MAX_CLIENT_BARS)
     return [
         (
             client,
-            count,
-            draw_bar([Segment("a", client, count)], rows[0][1], f"{client}: {count:,}"),
+            call_count,
+            draw_bar(
+                [Segment("a", client, call_count)], call_counts[0][1], f"{client}: {call_count:,}"
+            ),
         )
-        for client, count in rows
+        for client, call_count in call_counts
     ]

@@ -1,4 +1,4 @@
-"""The pages as an ASGI application: routes, login, forms and live updates."""
+"""The pages as an ASGI application, with their routes, login, forms and live updates."""
 
 from __future__ import annotations
 
@@ -82,9 +82,10 @@ class Dashboard:
         ratio: float = 0.20,
         announce: Callable[[str], None] | None = None,
     ) -> None:
-        """`trial`: replays a thread with other settings; `threshold` and `ratio` are the configured ones.
+        """Create the application.
 
-        `announce`: called with the path of a new login link when somebody asks for the login page.
+        `trial` replays a thread with other settings than the configured `threshold` and `ratio`. `announce` is called
+        with the path of a new login link when somebody opens the login page.
         """
         self.login = login
         self._store = costs.store
@@ -110,24 +111,24 @@ class Dashboard:
         )
 
     def _make_routes(self) -> list[Route]:
-        thread = "/dashboard/threads/{thread}"
+        thread_path = "/dashboard/threads/{thread}"
         pages = {
             "/": self._show_threads,
             "/dashboard/live": self._send_live_updates,
             "/dashboard/overview": self._show_overview,
-            thread: self._show_thread,
-            f"{thread}/compactions/{{number:int}}": self._show_compaction,
-            f"{thread}/messages/{{number:int}}": self._show_message,
-            f"{thread}/try": self._show_trial_form,
+            thread_path: self._show_thread,
+            f"{thread_path}/compactions/{{number:int}}": self._show_compaction,
+            f"{thread_path}/messages/{{number:int}}": self._show_message,
+            f"{thread_path}/try": self._show_trial_form,
         }
         forms = {
             "/dashboard/logout": self._log_out,
-            f"{thread}/messages/{{number:int}}/reveal": self._reveal,
-            f"{thread}/undo": self._undo,
-            f"{thread}/pin": self._pin,
-            f"{thread}/unpin": self._unpin,
-            f"{thread}/branch": self._branch,
-            f"{thread}/try": self._run_trial,
+            f"{thread_path}/messages/{{number:int}}/reveal": self._reveal,
+            f"{thread_path}/undo": self._undo,
+            f"{thread_path}/pin": self._pin,
+            f"{thread_path}/unpin": self._unpin,
+            f"{thread_path}/branch": self._branch,
+            f"{thread_path}/try": self._run_trial,
         }
         return [
             Route("/dashboard", _redirect_to_root),
@@ -255,7 +256,7 @@ class Dashboard:
             if cookie is None:
                 _LOG.warning("a login to the dashboard failed: unknown key")
                 return self._show_login(request, "This key is not known here, or was revoked.", 403)
-        # A page of our own that redirects: a strict cookie is not sent on a navigation that began on another site.
+        # A page that redirects, because a strict cookie is not sent on a navigation that began on another site.
         answer = self._show_page("entered.html", None)
         answer.headers["set-cookie"] = self.login.format_cookie(cookie)
         return answer
@@ -270,22 +271,22 @@ class Dashboard:
     async def _show_threads(self, request: Request, viewer: Viewer) -> Response:
         query = request.query_params.get("q", "").strip()[:500]
         if query:
-            items = await self._thread_list.search(viewer, query)
+            entries = await self._thread_list.search(viewer, query)
             return self._show_page(
                 "threads.html",
                 viewer,
-                items=items,
+                items=entries,
                 query=page_text.clean(query),
                 page=1,
                 more=False,
             )
         page = _parse_number(request.query_params.get("page"), 1, 100_000)
-        items, has_more = await self._thread_list.load_page(viewer, page)
+        entries, has_more = await self._thread_list.load_page(viewer, page)
         live_url = "/dashboard/live" if page == 1 else ""
         return self._show_page(
             "threads.html",
             viewer,
-            items=items,
+            items=entries,
             query="",
             page=page,
             more=has_more,
@@ -296,10 +297,10 @@ class Dashboard:
         wanted_page = request.query_params.get("page")
         page = None if wanted_page is None else _parse_number(wanted_page, 1, 10_000_000)
         row = await self._load_thread(request, viewer)
-        thread = row.first.id
+        thread_id = row.first.id
         title = await self._threads.load_title(row)
         outcome = _OUTCOME_TEXTS.get(request.query_params.get("outcome", ""), "")
-        live_url = f"/dashboard/live?thread={quote(thread, safe='')}"
+        live_url = f"/dashboard/live?thread={quote(thread_id, safe='')}"
 
         async def body() -> AsyncIterator[str]:
             """Yield the head of the page first, because the rest of a long thread takes a moment to compute."""
@@ -307,7 +308,7 @@ class Dashboard:
                 self._render("base.html", viewer, live_url=live_url, title=title)
             )
             try:
-                model = await self._thread_pages.load(viewer, thread, page)
+                model = await self._thread_pages.load(viewer, thread_id, page)
                 html = self._render(
                     "thread.html",
                     viewer,
@@ -339,8 +340,8 @@ class Dashboard:
         self, request: Request, viewer: Viewer, start: str | None, *, is_revealed: bool
     ) -> Response:
         row = await self._load_thread(request, viewer)
-        number = request.path_params["number"]
-        message = await self._threads.load_message(viewer, row.first.id, number)
+        message_id = request.path_params["number"]
+        message = await self._threads.load_message(viewer, row.first.id, message_id)
         model = make_message_page(
             message, start=_parse_number(start, 0, 10**12), is_revealed=is_revealed
         )
@@ -384,10 +385,12 @@ class Dashboard:
 
     async def _undo(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         row = await self._load_thread(request, viewer)
-        thread = row.first.id
+        thread_id = row.first.id
         tip = row.tip
         records = [
-            record for record in await self._store.compactions(thread) if record.reverted_at is None
+            record
+            for record in await self._store.list_compactions(thread_id)
+            if record.reverted_at is None
         ]
         if (
             not records
@@ -398,7 +401,7 @@ class Dashboard:
                 "only the last compaction of a thread can be undone, and this one no longer is"
             )
         lease = await self._store.leases.acquire_lease(
-            thread, f"dashboard-{new_id()}", UNDO_LEASE_SECONDS
+            thread_id, f"dashboard-{new_id()}", UNDO_LEASE_SECONDS
         )
         if lease is None:
             raise InputError("a turn of this thread is running; try again when it has ended")
@@ -409,35 +412,35 @@ class Dashboard:
         _LOG.warning(
             "compaction %s of thread %s was undone by %s",
             form.get("compaction"),
-            thread,
+            thread_id,
             viewer.name,
         )
-        return _redirect_to_thread(thread, "undone")
+        return _redirect_to_thread(thread_id, "undone")
 
     async def _pin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
-        thread = (await self._load_thread(request, viewer)).first.id
+        thread_id = (await self._load_thread(request, viewer)).first.id
         pin_text = form.get("text", "")
         if form.get("message"):
             message = await self._threads.load_message(
-                viewer, thread, _parse_number(form["message"], 0, 2**62)
+                viewer, thread_id, _parse_number(form["message"], 0, 2**62)
             )
             pin_text = page_text.message_text(message.body)
-        await add_pin(self._store, thread, pin_text)
-        return _redirect_to_thread(thread, "pinned", "state")
+        await add_pin(self._store, thread_id, pin_text)
+        return _redirect_to_thread(thread_id, "pinned", "state")
 
     async def _unpin(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
-        thread = (await self._load_thread(request, viewer)).first.id
-        await self._store.state.delete_pin(thread, form.get("pin", ""))
-        return _redirect_to_thread(thread, "unpinned", "state")
+        thread_id = (await self._load_thread(request, viewer)).first.id
+        await self._store.state.delete_pin(thread_id, form.get("pin", ""))
+        return _redirect_to_thread(thread_id, "unpinned", "state")
 
     async def _branch(self, request: Request, viewer: Viewer, form: Mapping[str, str]) -> Response:
         row = await self._load_thread(request, viewer)
-        thread = row.first.id
+        thread_id = row.first.id
         message = await self._threads.load_message(
-            viewer, thread, _parse_number(form.get("message"), 0, 2**62)
+            viewer, thread_id, _parse_number(form.get("message"), 0, 2**62)
         )
         branch = await self._store.branch(row.tip.id, message.id)
-        _LOG.info("thread %s was branched to %s by %s", thread, branch.id, viewer.name)
+        _LOG.info("thread %s was branched to %s by %s", thread_id, branch.id, viewer.name)
         return _redirect_to_thread(branch.id, "branched")
 
     async def _load_thread(self, request: Request, viewer: Viewer) -> ThreadRow:
@@ -445,10 +448,10 @@ class Dashboard:
         return await self._threads.load_thread(viewer, request.path_params["thread"])
 
     async def _send_live_updates(self, request: Request, viewer: Viewer) -> Response:
-        thread = request.query_params.get("thread")
-        if thread is not None:
-            await self._threads.load_thread(viewer, thread)
-        return self._live_updates.make_stream(viewer, thread)
+        thread_id = request.query_params.get("thread")
+        if thread_id is not None:
+            await self._threads.load_thread(viewer, thread_id)
+        return self._live_updates.make_stream(viewer, thread_id)
 
     async def _send_static_file(self, request: Request) -> Response:
         static_file = self._static.get(request.path_params["name"])
@@ -480,7 +483,7 @@ class Dashboard:
 
 
 def is_page(method: str, path: str) -> bool:
-    """Return whether a request is for the pages: GET or HEAD of `/`, or anything below `/dashboard`."""
+    """Return whether a request is GET or HEAD of `/`, or for a path under `/dashboard`."""
     return (
         (path == "/" and method in ("GET", "HEAD"))
         or path == "/dashboard"
@@ -492,7 +495,7 @@ _MAIN_TAG = '<main id="main">\n'
 
 
 def _take_page_start(page: str) -> str:
-    """Return the beginning of a page up to its own content, which is the same for every page."""
+    """Return the part of a page that comes before its content and is the same for every page."""
     return page[: page.index(_MAIN_TAG) + len(_MAIN_TAG)]
 
 
@@ -523,6 +526,6 @@ def _parse_number(value: str | None, default: int, maximum: int) -> int:
     return min(int(value), maximum)
 
 
-def _redirect_to_thread(thread: str, outcome: str, anchor: str = "") -> Response:
-    url = f"/dashboard/threads/{quote(thread, safe='')}?outcome={outcome}"
+def _redirect_to_thread(thread_id: str, outcome: str, anchor: str = "") -> Response:
+    url = f"/dashboard/threads/{quote(thread_id, safe='')}?outcome={outcome}"
     return RedirectResponse(f"{url}#{anchor}" if anchor else url, 303)

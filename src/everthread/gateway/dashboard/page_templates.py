@@ -32,20 +32,22 @@ class StaticFile:
 
 
 def load_static_files() -> dict[str, StaticFile]:
-    static = {}
-    for entry in (files(__package__ or "everthread.gateway.dashboard") / "static").iterdir():
-        data = entry.read_bytes()
-        kind = mimetypes.guess_type(entry.name)[0] or "application/octet-stream"
-        static[entry.name] = StaticFile(data, kind, hashlib.sha256(data).hexdigest()[:12])
-    return static
+    static_files = {}
+    for file in (files(__package__ or "everthread.gateway.dashboard") / "static").iterdir():
+        data = file.read_bytes()
+        media_type = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        static_files[file.name] = StaticFile(
+            data, media_type, hashlib.sha256(data).hexdigest()[:12]
+        )
+    return static_files
 
 
-def make_page_environment(static: Mapping[str, StaticFile]) -> Environment:
-    pages = make_environment()
-    pages.globals |= {
+def make_page_environment(static_files: Mapping[str, StaticFile]) -> Environment:
+    environment = make_environment()
+    environment.globals |= {
         "version": __version__,
         "visibility_labels": VISIBILITY_LABELS,
-        "static": lambda name: f"/dashboard/static/{static[name].version}/{name}",
+        "static": lambda name: f"/dashboard/static/{static_files[name].version}/{name}",
         "bar": lambda segments, total, description, mark=None: draw_bar(
             [Segment(*segment) for segment in segments],
             total,
@@ -53,7 +55,7 @@ def make_page_environment(static: Mapping[str, StaticFile]) -> Environment:
             mark_at=mark,
         ),
     }
-    pages.filters |= {
+    environment.filters |= {
         "comma": "{:,}".format,
         "count_noun": count_noun,
         "short": page_text.format_short,
@@ -68,4 +70,4 @@ def make_page_environment(static: Mapping[str, StaticFile]) -> Environment:
         "line": page_text.one_line_excerpt,
         "clean": page_text.clean,
     }
-    return pages
+    return environment

@@ -15,7 +15,7 @@ from everthread.core.secrets.redaction import redact_part
 from everthread.core.utc_days import DAY_SECONDS
 
 REDACTION_MARGIN_CHARS = 400
-"""Characters around an excerpt that are also searched for secrets, which may begin or end there."""
+"""Characters around an excerpt that are also searched, because a secret may begin or end there."""
 _SPECIAL_CHARS_PATTERN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]"
 )
@@ -50,7 +50,7 @@ def one_line_excerpt(text: str, max_chars: int) -> str:
 
 
 def highlight(text: str, query: str) -> list[tuple[bool, str]]:
-    """Split a text into pairs: whether the piece is a word of the query, and the piece."""
+    """Split a text into pieces, each with whether it is a word of the query."""
     query_words = sorted(
         {word.lower() for word in re.findall(r"[^\s\"*]{2,60}", query)},
         key=len,
@@ -59,11 +59,11 @@ def highlight(text: str, query: str) -> list[tuple[bool, str]]:
     if not query_words:
         return [(False, text)]
     pieces = re.split(f"({'|'.join(map(re.escape, query_words))})", text, flags=re.IGNORECASE)
-    return [(number % 2 == 1, piece) for number, piece in enumerate(pieces) if piece]
+    return [(index % 2 == 1, piece) for index, piece in enumerate(pieces) if piece]
 
 
 def message_text(message: Mapping[str, Any]) -> str:
-    """Return the whole content of a message as one text: words, calls with their arguments, results."""
+    """Return the words, calls and results of a message as one text."""
     parts = [text_of(message)]
     parts += (f"→ {call.name}({call.arguments})" for call in calls_of(message))
     if message.get("role") != "tool":
@@ -95,7 +95,7 @@ def format_money(amount: Decimal | float | None) -> str:
 
 
 def format_time(seconds: float, layout: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
-    """Format a time in UTC, to the second."""
+    """Format a time in UTC with seconds."""
     try:
         return datetime.fromtimestamp(seconds, tz=UTC).strftime(layout)
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Compare the cost of a thread's calls with the cost of the same calls with the whole history."""
+"""Compare what a thread's calls cost with what they would have cost with the whole history."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ FindPrices = Callable[[str, float, int], Prices | None]
 
 
 class PriceTable:
-    """Prices by model and day, looked up once."""
+    """Prices by model and day, each looked up only once."""
 
     def __init__(self) -> None:
         self._prices: dict[tuple[str, date, bool], Prices | None] = {}
 
-    def __call__(self, model: str, timestamp: float, prompt: int) -> Prices | None:
-        time = datetime.fromtimestamp(timestamp, UTC)
-        key = (model, time.date(), prompt > LONG_PROMPT_TOKENS)
+    def __call__(self, model: str, timestamp: float, prompt_tokens: int) -> Prices | None:
+        moment = datetime.fromtimestamp(timestamp, UTC)
+        key = (model, moment.date(), prompt_tokens > LONG_PROMPT_TOKENS)
         if key not in self._prices:
-            self._prices[key] = prices_for(model, time=time, prompt_tokens=prompt)
+            self._prices[key] = prices_for(model, time=moment, prompt_tokens=prompt_tokens)
         return self._prices[key]
 
 
 @dataclass(frozen=True, slots=True)
 class PricedCall:
-    """A call's price, and the price of the same call with the whole history and the same cache."""
+    """A call with its price and the price that it would have with the whole history and the same cache."""
 
     call: UsageRecord
     cost: float
@@ -56,7 +56,7 @@ class CostComparison:
     auxiliary: tuple[UsageRecord, ...] = ()
     """Calls that wrote summaries, which are part of the cost."""
     saved_by: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Dollars saved per `day`, `model`, `client` and `tenant`; set for several threads."""
+    """Dollars saved per `day`, `model`, `client` and `tenant`; empty for a single thread."""
 
     @property
     def outgrown_count(self) -> int:
@@ -77,7 +77,7 @@ class CostComparison:
 
     @property
     def saved(self) -> float | None:
-        """Dollars saved; None if no priced call came after a compaction."""
+        """Return the dollars saved; None if no priced call came after a compaction."""
         if not any(row.is_shorter for row in self.rows):
             return None
         return self.cost_without - self.cost
@@ -102,7 +102,7 @@ def compare_thread(
     outgrown: list[UsageRecord] = []
     previous_call: UsageRecord | None = None
     for call in (call for call in calls if call.task == "main"):
-        previous_prompt = history.prompt_tokens
+        previous_prompt_tokens = history.prompt_tokens
         is_first = history.advance(call, previous_call)
         if history.prompt_tokens > find_window(call.model):
             outgrown.append(call)
@@ -117,14 +117,14 @@ def compare_thread(
             if not has_cache:
                 read_tokens = 0
             elif is_first and is_warm:
-                read_tokens = min(previous_prompt, history.prompt_tokens)
+                read_tokens = min(previous_prompt_tokens, history.prompt_tokens)
             else:
                 cached_tokens = call.usage.cache_read_tokens
                 read_tokens = cached_tokens + history.removed_tokens if cached_tokens else 0
             prices = find_prices(call.model, call.created, history.prompt_tokens)
-            without = _price_prompt(prices, history.prompt_tokens, read_tokens, call)
-            if without is not None:
-                rows.append(PricedCall(call, float(call.cost), without, is_shorter=True))
+            cost_without = _price_prompt(prices, history.prompt_tokens, read_tokens, call)
+            if cost_without is not None:
+                rows.append(PricedCall(call, float(call.cost), cost_without, is_shorter=True))
         previous_call = call
     return CostComparison(
         rows=tuple(rows),
@@ -134,7 +134,7 @@ def compare_thread(
 
 
 class _WholeHistory:
-    """Track the size that each prompt would have without compaction."""
+    """Tracks the size that each prompt would have without compaction."""
 
     def __init__(self, compactions: Sequence[CompactionRecord]) -> None:
         unreverted_compactions = [
@@ -148,10 +148,10 @@ class _WholeHistory:
         self.prompt_tokens = 0
 
     def advance(self, call: UsageRecord, previous_call: UsageRecord | None) -> bool:
-        """Advance to a call; return whether it is the first one after a compaction."""
+        """Advance to a call, and return whether it is the first one after a compaction."""
         while self._later_compactions and self._later_compactions[0].created <= call.created:
-            record = self._later_compactions.pop(0).record
-            self._pending_tokens += max(0, record.tokens_before - record.tokens_after)
+            compaction = self._later_compactions.pop(0).record
+            self._pending_tokens += max(0, compaction.tokens_before - compaction.tokens_after)
         is_first = (
             bool(self._pending_tokens)
             and previous_call is not None
@@ -165,7 +165,7 @@ class _WholeHistory:
 
 
 def _price_prompt(
-    prices: Prices | None, prompt: int, read_tokens: int, call: UsageRecord
+    prices: Prices | None, prompt_tokens: int, read_tokens: int, call: UsageRecord
 ) -> float | None:
     """Return the dollars of a prompt that is partly read from the cache."""
     if prices is None or prices.input is None:
@@ -175,7 +175,7 @@ def _price_prompt(
         uncached_price = prices.cache_write_5m
     cached_price = prices.cache_read if prices.cache_read is not None else prices.input
     weighted_tokens = (
-        (prompt - read_tokens) * uncached_price
+        (prompt_tokens - read_tokens) * uncached_price
         + read_tokens * cached_price
         + call.usage.output_tokens * (prices.output or 0)
     )

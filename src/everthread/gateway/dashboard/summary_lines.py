@@ -12,10 +12,10 @@ from everthread.gateway.dashboard.page_text import clean
 
 @dataclass(frozen=True, slots=True)
 class SummaryLine:
-    """One line of a summary: its text in pieces, and the messages it was taken from."""
+    """One line of a summary, with its text in pieces and the messages that it was taken from."""
 
     pieces: tuple[tuple[str, str], ...]
-    """Pairs of a kind (`text`, `code` or `strong`) and the text."""
+    """Pairs of a kind (`text`, `code` or `strong`) and a text."""
     is_item: bool
     sources: tuple[int, ...]
     """Ids of the messages."""
@@ -38,8 +38,8 @@ def split_summary(text: str, sources: Sequence[tuple[int, str]] = ()) -> list[Su
     """Split a summary into sections and lines, each line with the messages that share its rarest words."""
     line_sources = LineSources(sources)
     sections: list[tuple[str, list[SummaryLine]]] = []
-    for raw in redact(text).split("\n"):
-        line = clean(raw).rstrip()
+    for raw_line in redact(text).split("\n"):
+        line = clean(raw_line).rstrip()
         heading = _HEADING_PATTERN.fullmatch(line.strip())
         if heading:
             sections.append((heading[1].strip("*: "), []))
@@ -72,31 +72,38 @@ def split_markup(line: str) -> tuple[tuple[str, str], ...]:
 
 
 class LineSources:
-    """Find the messages that a line may come from, which contain several of its rarest words."""
+    """Finds the messages that a line may come from, because they contain several of its rarest words."""
 
     MAX_READ_CHARS = 6_000
-    """Characters read of each message."""
+    """Maximum characters read of each message."""
     MAX_SOURCES = 3
 
     def __init__(self, sources: Sequence[tuple[int, str]]) -> None:
-        self._messages_by_word: dict[str, set[int]] = {}
-        for number, text in sources:
+        self._message_ids_by_word: dict[str, set[int]] = {}
+        for message_id, text in sources:
             for word in set(_split_words(text[: self.MAX_READ_CHARS])):
-                self._messages_by_word.setdefault(word, set()).add(number)
+                self._message_ids_by_word.setdefault(word, set()).add(message_id)
 
     def find(self, line: str) -> tuple[int, ...]:
-        known_words = {word for word in _split_words(line) if word in self._messages_by_word}
-        rarest = sorted(known_words, key=lambda word: len(self._messages_by_word[word]))
-        weights: dict[int, float] = {}
-        for word in rarest[:12]:
-            messages = self._messages_by_word[word]
-            if len(messages) > 40:
+        known_words = {word for word in _split_words(line) if word in self._message_ids_by_word}
+        rarest_words = sorted(known_words, key=lambda word: len(self._message_ids_by_word[word]))
+        weight_by_message_id: dict[int, float] = {}
+        for word in rarest_words[:12]:
+            message_ids = self._message_ids_by_word[word]
+            if len(message_ids) > 40:
                 break
-            for number in messages:
-                weights[number] = weights.get(number, 0.0) + 1.0 / len(messages) ** 2
-        best = sorted(weights.items(), key=lambda item: (-item[1], item[0]))[: self.MAX_SOURCES]
-        min_weight = 0.5 * best[0][1] if best else 0.0
-        return tuple(sorted(number for number, weight in best if weight >= max(min_weight, 0.2)))
+            for message_id in message_ids:
+                weight_by_message_id[message_id] = (
+                    weight_by_message_id.get(message_id, 0.0) + 1.0 / len(message_ids) ** 2
+                )
+        ranked_sources = sorted(
+            weight_by_message_id.items(), key=lambda source: (-source[1], source[0])
+        )
+        min_weight = max(0.2, 0.5 * ranked_sources[0][1]) if ranked_sources else 0.0
+        best_sources = ranked_sources[: self.MAX_SOURCES]
+        return tuple(
+            sorted(message_id for message_id, weight in best_sources if weight >= min_weight)
+        )
 
 
 _WORD_PATTERN = re.compile(r"[^\W_][\w./-]{3,60}")

@@ -51,7 +51,7 @@ class Snippet:
 
     role: str
     pieces: Sequence[tuple[bool, str]]
-    """The text in pairs: whether the piece was searched for, and the piece."""
+    """Pairs that say whether a piece of the text was searched for, and hold the piece."""
     message_id: int | None
     before: str
     after: str
@@ -70,8 +70,8 @@ class ThreadEntry:
     snippets: Sequence[Snippet]
     """Matches of a search."""
     branches: Sequence[ThreadEntry] = ()
-    parent: str = ""
-    """For a branch whose parent is not listed on the page: the parent thread."""
+    parent_id: str = ""
+    """The id of the parent thread, for a branch whose parent is not listed on the page."""
 
     @property
     def client(self) -> str:
@@ -79,7 +79,7 @@ class ThreadEntry:
 
     @property
     def difference(self) -> str:
-        """The dollars saved or lost compared with the whole history, in words; empty if unknown."""
+        """Describe the dollars saved or lost compared with the whole history; empty if unknown."""
         figure = self.comparison and describe_difference(self.comparison)
         return f"{figure.value} {figure.label.partition(',')[0]}" if figure else ""
 
@@ -106,55 +106,55 @@ class ThreadList:
         return await self._group_branches(entries), len(rows) > THREADS_PER_PAGE
 
     async def _group_branches(self, entries: Sequence[ThreadEntry]) -> list[ThreadEntry]:
-        """Put branches under their parent thread. If the parent is on another page, the branch has its id."""
-        listed_threads = {entry.row.first.id for entry in entries}
-        parents = {
-            entry.row.first.id: await self._find_parent_thread(entry.row.first)
+        """Put branches under their parent thread. A branch whose parent is on another page gets the parent's id."""
+        listed_thread_ids = {entry.row.first.id for entry in entries}
+        parent_id_by_branch_id = {
+            entry.row.first.id: await self._find_parent_thread_id(entry.row.first)
             for entry in entries
             if entry.row.first.kind == "branch"
         }
-        branches: dict[str, list[ThreadEntry]] = {}
-        roots: dict[str, None] = {}
+        branches_by_root_id: dict[str, list[ThreadEntry]] = {}
+        root_ids: dict[str, None] = {}
         for entry in entries:
-            thread = entry.row.first.id
-            root = thread
-            while parents.get(root) in listed_threads:
-                root = parents[root]
-            roots[root] = None
-            if root != thread:
-                branches.setdefault(root, []).append(entry)
-        by_thread = {entry.row.first.id: entry for entry in entries}
+            thread_id = entry.row.first.id
+            root_id = thread_id
+            while parent_id_by_branch_id.get(root_id) in listed_thread_ids:
+                root_id = parent_id_by_branch_id[root_id]
+            root_ids[root_id] = None
+            if root_id != thread_id:
+                branches_by_root_id.setdefault(root_id, []).append(entry)
+        entry_by_thread_id = {entry.row.first.id: entry for entry in entries}
         return [
             replace(
-                by_thread[root],
-                branches=branches.get(root, ()),
-                parent=parents.get(root, ""),
+                entry_by_thread_id[root_id],
+                branches=branches_by_root_id.get(root_id, ()),
+                parent_id=parent_id_by_branch_id.get(root_id, ""),
             )
-            for root in roots
+            for root_id in root_ids
         ]
 
-    async def _find_parent_thread(self, branch: Session) -> str:
-        """Return the thread that a branch began in; empty if it was deleted."""
+    async def _find_parent_thread_id(self, branch: Session) -> str:
+        """Return the id of the thread in which a branch began; empty if it was deleted."""
         if branch.parent is None:
             return ""
         try:
-            return (await self._store.session(branch.parent)).thread
+            return (await self._store.load_session(branch.parent)).thread
         except UnknownIdError:
             return ""
 
     async def search(self, viewer: Viewer, query: str) -> list[ThreadEntry]:
         """Return the threads that match a search, each with its first matches."""
         search_query = SearchQuery(query, tenant=viewer.tenant, limit=MAX_HITS)
-        by_thread: dict[str, list[SearchHit]] = {}
+        hits_by_thread_id: dict[str, list[SearchHit]] = {}
         for hit in (await self._store.find(search_query)).hits:
-            by_thread.setdefault(hit.thread, []).append(hit)
-        listed_hits = [hit for thread_hits in by_thread.values() for hit in thread_hits[:3]]
-        hit_messages = {hit.message for hit in listed_hits}
-        snippets: dict[str, list[Snippet]] = {}
+            hits_by_thread_id.setdefault(hit.thread, []).append(hit)
+        listed_hits = [hit for thread_hits in hits_by_thread_id.values() for hit in thread_hits[:3]]
+        hit_message_ids = {hit.message for hit in listed_hits}
+        snippets_by_thread_id: dict[str, list[Snippet]] = {}
         for hit in listed_hits:
             role = f"{hit.role}: {hit.tool}" if hit.tool else hit.role
             line_before, line_after = (
-                one_line_excerpt(neighbour.as_line(hit_messages), 120) if neighbour else ""
+                one_line_excerpt(neighbour.as_line(hit_message_ids), 120) if neighbour else ""
                 for neighbour in (hit.before, hit.after)
             )
             snippet_pieces = highlight(one_line_excerpt(hit.snippet, 220), query)
@@ -165,38 +165,42 @@ class ThreadList:
                 line_before,
                 line_after,
             )
-            snippets.setdefault(hit.thread, []).append(snippet)
+            snippets_by_thread_id.setdefault(hit.thread, []).append(snippet)
         rows = [
             row
-            for thread in snippets
-            if (row := await self.threads.find_thread(viewer, thread)) is not None
+            for thread_id in snippets_by_thread_id
+            if (row := await self.threads.find_thread(viewer, thread_id)) is not None
         ]
-        return await self.make_entries(rows[:THREADS_PER_PAGE], snippets)
+        return await self.make_entries(rows[:THREADS_PER_PAGE], snippets_by_thread_id)
 
     async def make_entries(
-        self, rows: Sequence[ThreadRow], snippets: Mapping[str, Sequence[Snippet]]
+        self, rows: Sequence[ThreadRow], snippets_by_thread_id: Mapping[str, Sequence[Snippet]]
     ) -> list[ThreadEntry]:
-        ids = [row.first.id for row in rows]
-        figures, limits = await asyncio.gather(
-            self._store.overview.sum_threads(ids), self.costs.load_learnt_windows()
+        thread_ids = [row.first.id for row in rows]
+        figures_by_thread_id, learnt_windows = await asyncio.gather(
+            self._store.overview.sum_threads(thread_ids), self.costs.load_learnt_windows()
         )
-        compacted_threads = [row.first.id for row in rows if row.compaction_count]
+        compacted_thread_ids = [row.first.id for row in rows if row.compaction_count]
         used_windows = await self.costs.load_used_windows(rows)
-        savings = await self.costs.compare_threads(compacted_threads, limits, used_windows)
+        comparison_by_thread_id = await self.costs.compare_threads(
+            compacted_thread_ids, learnt_windows, used_windows
+        )
         titles = await asyncio.gather(*map(self.threads.load_title, rows))
         entries = []
         for row, title in zip(rows, titles, strict=True):
-            thread = row.first.id
-            totals = figures.get(thread) or ThreadFigures(thread)
-            model = totals.last_model or row.tip.model
+            thread_id = row.first.id
+            figures = figures_by_thread_id.get(thread_id) or ThreadFigures(thread_id)
+            model = figures.last_model or row.tip.model
             entries.append(
                 ThreadEntry(
                     row,
-                    totals,
-                    window=self.costs.find_window_size(model, limits, used_windows[thread]),
+                    figures,
+                    window=self.costs.find_window_size(
+                        model, learnt_windows, used_windows[thread_id]
+                    ),
                     title=title,
-                    comparison=savings.get(thread),
-                    snippets=snippets.get(thread, ()),
+                    comparison=comparison_by_thread_id.get(thread_id),
+                    snippets=snippets_by_thread_id.get(thread_id, ()),
                 )
             )
         return entries

@@ -40,9 +40,9 @@ from everthread.thread.used_window import load_used_window
 
 MESSAGES_PER_PAGE = 30
 LISTED_MESSAGE_CHARS = 1_500
-"""Characters of a message in a list."""
+"""Maximum characters shown of a message in a list."""
 MAX_STATE_MESSAGES = 300
-"""Number of last messages from which the thread's state is read."""
+"""Number of newest messages from which the thread's state is read."""
 MAX_CACHED_THREADS = 32
 """Maximum threads whose figures are cached until the thread changes."""
 
@@ -56,32 +56,32 @@ class ThreadPages:
         self._costs = thread_list.costs
         self._cached_threads: RecentDict[str, _ThreadData] = RecentDict(MAX_CACHED_THREADS)
 
-    async def load(self, viewer: Viewer, thread: str, page: int | None) -> dict[str, Any]:
-        row = await self._threads.load_thread(viewer, thread)
+    async def load(self, viewer: Viewer, thread_id: str, page: int | None) -> dict[str, Any]:
+        row = await self._threads.load_thread(viewer, thread_id)
         first_session = row.first
-        tip = row.tip
-        pages = max(1, -(-row.message_count // MESSAGES_PER_PAGE))
-        page_number = pages if page is None else max(1, min(page, pages))
-        # The last page is a full one.
-        start = max(0, row.message_count - (pages - page_number + 1) * MESSAGES_PER_PAGE)
-        message_count = row.message_count - (pages - page_number) * MESSAGES_PER_PAGE - start
-        thread_data, side_calls, history, pinned, todo = await asyncio.gather(
+        last_session = row.tip
+        page_count = max(1, -(-row.message_count // MESSAGES_PER_PAGE))
+        page_number = page_count if page is None else max(1, min(page, page_count))
+        # The last page is always full, so that the newest messages are never on a short page.
+        start = max(0, row.message_count - (page_count - page_number + 1) * MESSAGES_PER_PAGE)
+        message_count = row.message_count - (page_count - page_number) * MESSAGES_PER_PAGE - start
+        thread_data, side_calls, history, pins, todo = await asyncio.gather(
             self._load_thread_data(row),
             self._load_side_calls(viewer, row),
-            self._threads.store.history(tip.id, start=start, limit=message_count),
-            self._threads.store.state.list_pins(thread),
-            self._threads.store.state.get_state(thread, "todo"),
+            self._threads.store.load_history(last_session.id, start=start, limit=message_count),
+            self._threads.store.state.list_pins(thread_id),
+            self._threads.store.state.get_state(thread_id, "todo"),
         )
-        context = await self._load_context(thread_data, tip, history)
+        context = await self._load_context(thread_data, last_session, history)
         return {
             **thread_data.page_fields,
             "thread": first_session,
-            "tip": tip,
+            "tip": last_session,
             "title": await self._threads.load_title(row),
             "client": get_client_name(first_session),
             "messages": row.message_count,
             "state": _list_state(thread_data.state, todo),
-            "pins": [replace(pin, text=clean(pin.text)) for pin in pinned],
+            "pins": [replace(pin, text=clean(pin.text)) for pin in pins],
             "conversation": [
                 make_message_row(
                     message,
@@ -91,7 +91,7 @@ class ThreadPages:
                 for message in history
             ],
             "page": page_number,
-            "pages": pages,
+            "pages": page_count,
             "side_calls": side_calls,
         }
 
@@ -99,94 +99,100 @@ class ThreadPages:
         """Return the side calls of a conversation, newest first."""
         if not row.side_call_count:
             return []
-        started = [
+        side_sessions = [
             child
-            for child in await self._threads.store.threads_started_by(row.first.id)
+            for child in await self._threads.store.list_child_threads(row.first.id)
             if child.kind == "side"
         ]
         rows = [
             await self._threads.find_thread(viewer, child.id)
-            for child in started[: -THREADS_PER_PAGE - 1 : -1]
+            for child in side_sessions[: -THREADS_PER_PAGE - 1 : -1]
         ]
-        return await self._thread_list.make_entries([side for side in rows if side is not None], {})
+        visible_rows = [side_row for side_row in rows if side_row is not None]
+        return await self._thread_list.make_entries(visible_rows, {})
 
     async def _load_context(
-        self, thread_data: _ThreadData, tip: Session, history: Sequence[StoredMessage]
+        self, thread_data: _ThreadData, last_session: Session, history: Sequence[StoredMessage]
     ) -> ContextView:
-        in_view, shortened = await self._threads.store.overview.find_unchanged_and_shortened_ids(
-            tip.id, [message.id for message in history]
+        overview = self._threads.store.overview
+        unchanged_ids, shortened_ids = await overview.find_unchanged_and_shortened_ids(
+            last_session.id, [message.id for message in history]
         )
-        return make_context_view(in_view, shortened, thread_data.summaries)
+        return make_context_view(unchanged_ids, shortened_ids, thread_data.summaries)
 
     async def _load_thread_data(self, row: ThreadRow) -> _ThreadData:
-        """Return the data of a thread's page, computed once for each change of the thread."""
-        thread = row.first.id
-        limits = await self._costs.load_learnt_windows()
-        marker = await self._threads.store.overview.make_change_marker(thread_id=thread)
-        data_version = f"{marker} {sorted(limits.items())}"
-        thread_data = self._cached_threads.get(thread)
+        """Return the data of a thread's page, which is computed again only if the thread has changed."""
+        thread_id = row.first.id
+        learnt_windows = await self._costs.load_learnt_windows()
+        change_marker = await self._threads.store.overview.load_change_marker(thread_id=thread_id)
+        data_version = f"{change_marker} {sorted(learnt_windows.items())}"
+        thread_data = self._cached_threads.get(thread_id)
         if thread_data is None or thread_data.data_version != data_version:
-            thread_data = await self._compute_thread_data(row, limits, data_version)
-        self._cached_threads[thread] = thread_data
+            thread_data = await self._compute_thread_data(row, learnt_windows, data_version)
+        self._cached_threads[thread_id] = thread_data
         return thread_data
 
     async def _compute_thread_data(
-        self, row: ThreadRow, limits: Mapping[str, int], data_version: str
+        self, row: ThreadRow, learnt_windows: Mapping[str, int], data_version: str
     ) -> _ThreadData:
         store = self._threads.store
-        thread = row.first.id
-        tip = row.tip
+        thread_id = row.first.id
+        last_session = row.tip
         first_state_message = max(0, row.message_count - MAX_STATE_MESSAGES)
-        heaviest, tools, summaries, recent, part_rows = await asyncio.gather(
-            store.overview.list_largest_messages(thread, 8),
-            store.overview.list_tool_sizes(thread),
-            store.overview.list_summaries(tip.id),
-            store.history(tip.id, start=first_state_message, limit=MAX_STATE_MESSAGES),
-            store.overview.list_context_sizes(tip.id),
+        largest_messages, tool_sizes, summaries, recent_messages, part_rows = await asyncio.gather(
+            store.overview.list_largest_messages(thread_id, 8),
+            store.overview.list_tool_sizes(thread_id),
+            store.overview.list_summaries(last_session.id),
+            store.load_history(
+                last_session.id, start=first_state_message, limit=MAX_STATE_MESSAGES
+            ),
+            store.overview.list_context_sizes(last_session.id),
         )
         summary_texts = [text_of(message.body) for message in summaries]
         part_sizes = sum_part_sizes(part_rows, summary_texts)
         page_fields = {
-            **await self._load_call_fields(row, limits, part_sizes),
-            "heaviest": heaviest,
+            **await self._load_call_fields(row, learnt_windows, part_sizes),
+            "heaviest": largest_messages,
             "tools": [
                 (one_line_excerpt(name, 40), f"{count:,}", f"{tokens:,}")
-                for name, count, tokens in tools
+                for name, count, tokens in tool_sizes
             ],
         }
-        state = build_state([message.body for message in recent])
+        state = build_state([message.body for message in recent_messages])
         return _ThreadData(data_version, page_fields, summary_texts, state)
 
     async def _load_call_fields(
         self,
         row: ThreadRow,
-        limits: Mapping[str, int],
+        learnt_windows: Mapping[str, int],
         part_sizes: Mapping[str, int],
     ) -> dict[str, Any]:
         """Return the fields of a thread's page about its calls, its window and its compactions."""
         store = self._threads.store
-        thread = row.first.id
-        figures, calls, records, used_window = await asyncio.gather(
-            store.overview.sum_threads([thread]),
-            store.usage.list_usage(thread),
-            store.compactions(thread),
+        thread_id = row.first.id
+        figures_by_thread_id, calls, records, used_window = await asyncio.gather(
+            store.overview.sum_threads([thread_id]),
+            store.usage.list_usage(thread_id),
+            store.list_compactions(thread_id),
             load_used_window(store, row),
         )
-        totals = figures.get(thread) or ThreadFigures(thread)
-        model = totals.last_model or row.tip.model
-        size = self._costs.find_window_size(model, limits, used_window)
+        thread_figures = figures_by_thread_id.get(thread_id) or ThreadFigures(thread_id)
+        model = thread_figures.last_model or row.tip.model
+        size = self._costs.find_window_size(model, learnt_windows, used_window)
         window = make_window_view(row.tip.system, part_sizes, size, calls)
         calls_view = make_calls_view(calls, records, ttl=self._costs.cache_seconds)
-        kept_messages = _count_stored_and_removed(row, records)
+        message_counts = _count_stored_and_removed(row, records)
         comparison = None
-        if kept_messages.compaction_count:
-            comparison = self._costs.compare_costs(calls, records, limits, used_window=used_window)
+        if message_counts.compaction_count:
+            comparison = self._costs.compare_costs(
+                calls, records, learnt_windows, used_window=used_window
+            )
         return {
             "headline": describe_thread(
-                totals, comparison, window=size.tokens, counts=kept_messages
+                thread_figures, comparison, window=size.tokens, counts=message_counts
             ),
             "model": model,
-            "figures": totals,
+            "figures": thread_figures,
             "window": window,
             "window_bar": draw_window_bar(window),
             "calls": calls_view,
@@ -211,7 +217,7 @@ class _ThreadData:
 
 
 def _list_state(state: ThreadState, todo: Any) -> list[tuple[str, list[str]]]:
-    """List the state of the work: directory, files, commands with their last outcome, open errors, to-do list."""
+    """List the state of the work in groups of lines, each with its heading."""
     todo_items = todo if isinstance(todo, list) and todo else state.todo
     branch = f"branch {state.branch}" if state.branch else ""
     commands = []
@@ -253,7 +259,11 @@ def _count_stored_and_removed(
     return StoredAndRemovedCounts(
         stored_count=row.message_count,
         removed_count=len(
-            {number for compaction in unreverted_compactions for number in compaction.covered}
+            {
+                message_id
+                for compaction in unreverted_compactions
+                for message_id in compaction.covered
+            }
         ),
         compaction_count=len(unreverted_compactions),
     )

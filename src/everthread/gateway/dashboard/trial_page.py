@@ -1,4 +1,4 @@
-"""The page to try settings on a thread: replay it and compare the replays."""
+"""The page to try settings on a thread by comparing replays of it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class TrialPage:
         threshold: float,
         ratio: float,
     ) -> None:
-        """`threshold`, `ratio`: the configured settings, with which the form begins."""
+        """Create the page with the configured `threshold` and `ratio`, with which the form begins."""
         self._threads = threads
         self._costs = costs
         self._run_trial = run_trial
@@ -87,14 +87,16 @@ class TrialPage:
         self._ratio = round(100 * ratio)
         self._lock = asyncio.Lock()
 
-    async def load_form(self, viewer: Viewer, thread: str) -> dict[str, Any]:
+    async def load_form(self, viewer: Viewer, thread_id: str) -> dict[str, Any]:
         """Return the values of the page before a replay."""
-        row = await self._threads.load_thread(viewer, thread)
+        row = await self._threads.load_thread(viewer, thread_id)
         return await self._make_page(row, self._threshold, self._ratio)
 
-    async def run(self, viewer: Viewer, thread: str, threshold: int, ratio: int) -> dict[str, Any]:
-        """Replay a thread with settings in per cent; return the values of the page."""
-        row = await self._threads.load_thread(viewer, thread)
+    async def run(
+        self, viewer: Viewer, thread_id: str, threshold: int, ratio: int
+    ) -> dict[str, Any]:
+        """Replay a thread with settings in per cent, and return the values of the page."""
+        row = await self._threads.load_thread(viewer, thread_id)
         result = None
         problem = ""
         if self._lock.locked():
@@ -114,7 +116,7 @@ class TrialPage:
 
     async def _make_request(self, row: ThreadRow, threshold: int, ratio: int) -> TrialRequest:
         model, size = await self._costs.load_window(row)
-        history = await self._threads.store.history(row.tip.id)
+        history = await self._threads.store.load_history(row.tip.id)
         return TrialRequest(
             row.first.id,
             model,
@@ -152,25 +154,29 @@ class TrialPage:
 
 
 def draw_trial(result: TrialResult, window: int, threshold: int) -> str:
-    """Draw the prompts of several replays of a thread, call by call."""
+    """Draw the prompt size of each call in several replays of a thread."""
     call_count = max((len(run.prompt_sizes) for run in result.runs), default=0)
-    points = pick_points(call_count)
+    point_call_indexes = pick_points(call_count)
     lines = []
     for run, style in zip(result.runs, "cab", strict=False):
-        sizes = [run.prompt_sizes[index] for index in points if index < len(run.prompt_sizes)]
+        sizes = [
+            run.prompt_sizes[call_index]
+            for call_index in point_call_indexes
+            if call_index < len(run.prompt_sizes)
+        ]
         lines.append(Line(run.name, style, sizes))
     trial_run = result.runs[1] if len(result.runs) > 1 else result.runs[0]
-    point_numbers = {call_index: number for number, call_index in enumerate(points)}
+    point_by_call_index = {call_index: point for point, call_index in enumerate(point_call_indexes)}
     marks = [
-        Mark(point_numbers[call_index], "compaction with these settings")
+        Mark(point_by_call_index[call_index], "compaction with these settings")
         for call_index in trial_run.compacted_calls
-        if call_index in point_numbers
+        if call_index in point_by_call_index
     ]
     limits = [Limit("window", window), Limit("compaction from here on", threshold)]
     description = " ".join(
         f"{run.name}: at most {max(run.prompt_sizes, default=0):,} tokens." for run in result.runs
     )
-    names = [f"{call_index + 1:,}" for call_index in points]
+    names = [f"{call_index + 1:,}" for call_index in point_call_indexes]
     return draw_chart(
         Chart(
             "trial-chart",

@@ -63,25 +63,30 @@ MAX_WATCHED_BYTES = 4 * 1024 * 1024
 class RecallFeature(Feature):
     """Answer the rounds in which the model calls the gateway's own tool."""
 
-    def make_managed_filter(self, exchange: ManagedExchange) -> Filter:
-        return _RecallFilter(exchange)
+    def make_managed_filter(self, managed_exchange: ManagedExchange) -> Filter:
+        return _RecallFilter(managed_exchange)
 
 
 class _RecallFilter(Filter):
-    def __init__(self, exchange: ManagedExchange) -> None:
-        self._exchange = exchange
-        self._api = exchange.incoming.api
+    def __init__(self, managed_exchange: ManagedExchange) -> None:
+        self._managed_exchange = managed_exchange
+        self._exchange = managed_exchange.exchange
+        self._api = managed_exchange.incoming.api
         self._last_usage: CanonicalUsage | None = None
         """Usage of the last round, if there are several."""
         self._recall_usage: list[CanonicalUsage] = []
         """Usage of the earlier rounds."""
 
     def change_request(self, request: UpstreamRequest) -> UpstreamRequest:
-        return replace(request, is_plain=True) if self._exchange.outgoing.offers_recall else request
+        return (
+            replace(request, is_plain=True)
+            if self._managed_exchange.outgoing.offers_recall
+            else request
+        )
 
     async def change_answer(self, answer: Answer) -> Answer:
         """Return the answer with all its rounds. A stream requests further rounds while it is sent."""
-        offers_recall = self._exchange.outgoing.offers_recall
+        offers_recall = self._managed_exchange.outgoing.offers_recall
         if not offers_recall or answer.status >= 300 or not answer.is_plain:
             return answer
         if answer.is_stream:
@@ -177,19 +182,19 @@ class _RecallFilter(Filter):
             return None
         exchange = self._exchange
         self._last_usage = read_usage(self._api, reply)
-        outgoing = await exchange.resume_after_recall(reply)
+        outgoing = await self._managed_exchange.resume_after_recall(reply)
         if outgoing is None:
             return None
         if self._last_usage is not None:
             self._recall_usage.append(self._last_usage)
         exchange.services.metrics.count("recalls", recall_count)
-        next_response = await exchange.send_next(outgoing)
+        next_response = await self._managed_exchange.send_next(outgoing)
         while next_response.status_code >= 300:
             exchange.writer.note(recall_refused=next_response.status_code)
-            smaller_request = await exchange.retry_without_recall(reply)
+            smaller_request = await self._managed_exchange.retry_without_recall(reply)
             if smaller_request is None:
                 break
-            next_response = await exchange.send_next(smaller_request)
+            next_response = await self._managed_exchange.send_next(smaller_request)
         return next_response
 
 

@@ -35,22 +35,23 @@ class ChargingFeature(Feature):
         account = exchange.request.head.caller.account
         return None if account is None else _UnmanagedChargeFilter(exchange, account)
 
-    def make_managed_filter(self, exchange: ManagedExchange) -> Filter | None:
-        account = exchange.request.head.caller.account
-        return None if account is None else _ManagedChargeFilter(exchange, account)
+    def make_managed_filter(self, managed_exchange: ManagedExchange) -> Filter | None:
+        account = managed_exchange.incoming.head.caller.account
+        return None if account is None else _ManagedChargeFilter(managed_exchange, account)
 
 
 class _ManagedChargeFilter(Filter):
     """Charge a managed request by its outcome."""
 
-    def __init__(self, exchange: ManagedExchange, account: Account) -> None:
-        self._exchange = exchange
+    def __init__(self, managed_exchange: ManagedExchange, account: Account) -> None:
+        self._managed_exchange = managed_exchange
         self._account = account
 
     def finish(self, outcome: Outcome) -> Outcome:
-        outgoing = self._exchange.outgoing
+        exchange = self._managed_exchange.exchange
+        outgoing = self._managed_exchange.outgoing
         answered_model = outcome.reply.model if outcome.reply is not None else ""
-        requested_model = self._exchange.request.model or ""
+        requested_model = exchange.request.model or ""
 
         def charge(last_usage: CanonicalUsage | None) -> None:
             if last_usage is None:
@@ -61,7 +62,7 @@ class _ManagedChargeFilter(Filter):
 
         is_unread = outcome.usage is None and outgoing.tokens is None
         unread_bytes = len(outgoing.body) if is_unread else 0
-        self._exchange.services.pending_work.charge_when_measured(
+        exchange.services.pending_work.charge_when_measured(
             unread_bytes, lambda: find_charged_usage(outcome, outgoing), charge
         )
         return outcome

@@ -17,14 +17,14 @@ TOKEN_KINDS = ("input", "output", "cache_read", "cache_write")
 class AnswerReadingFeature(Feature):
     """Fill in the reply and the usage of an outcome."""
 
-    def make_managed_filter(self, exchange: ManagedExchange) -> Filter:
-        return _AnswerReadingFilter(exchange)
+    def make_managed_filter(self, managed_exchange: ManagedExchange) -> Filter:
+        return _AnswerReadingFilter(managed_exchange)
 
 
 class _AnswerReadingFilter(Filter):
-    def __init__(self, exchange: ManagedExchange) -> None:
-        self._exchange = exchange
-        self._api = exchange.incoming.api
+    def __init__(self, managed_exchange: ManagedExchange) -> None:
+        self._exchange = managed_exchange.exchange
+        self._api = managed_exchange.incoming.api
         self._reader: AnswerReader | None = None
 
     async def change_answer(self, answer: Answer) -> Answer:

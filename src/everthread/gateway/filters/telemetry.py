@@ -99,13 +99,14 @@ class TelemetryFeature(Feature):
             ),
         )
 
-    def make_managed_filter(self, exchange: ManagedExchange) -> Filter:
+    def make_managed_filter(self, managed_exchange: ManagedExchange) -> Filter:
         """Begin the span of a managed request; it continues the client's own trace."""
-        model = exchange.request.model
-        address = urlsplit(exchange.request.upstream.root_url)
+        request = managed_exchange.exchange.request
+        model = request.model
+        address = urlsplit(request.upstream.root_url)
         shared_attributes: dict[str, Any] = {
             "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": find_provider(exchange.incoming.api),
+            "gen_ai.provider.name": find_provider(managed_exchange.incoming.api),
             "server.address": address.hostname or "",
             "server.port": address.port or (443 if address.scheme == "https" else 80),
         }
@@ -114,9 +115,9 @@ class TelemetryFeature(Feature):
         attributes = {**shared_attributes, "everthread.request.id": get_request_id()}
         name = f"chat {model}" if model else "chat"
         span = self.tracer.start_span(
-            name, extract(exchange.incoming.head.headers), SpanKind.CLIENT, attributes
+            name, extract(managed_exchange.incoming.head.headers), SpanKind.CLIENT, attributes
         )
-        return TelemetryFilter(self, exchange, span, shared_attributes=shared_attributes)
+        return TelemetryFilter(self, managed_exchange, span, shared_attributes=shared_attributes)
 
 
 class TelemetryFilter(Filter):
@@ -125,13 +126,13 @@ class TelemetryFilter(Filter):
     def __init__(
         self,
         telemetry: TelemetryFeature,
-        exchange: ManagedExchange,
+        managed_exchange: ManagedExchange,
         span: Span,
         *,
         shared_attributes: dict[str, Any],
     ) -> None:
         self._telemetry = telemetry
-        self._exchange = exchange
+        self._managed_exchange = managed_exchange
         self._span = span
         self._shared_attributes = shared_attributes
         """Attributes of both the span and the metrics."""
@@ -149,7 +150,7 @@ class TelemetryFilter(Filter):
         seconds = time.monotonic() - self._started_at
         if self._span.is_recording():
             self._span.set_attributes(
-                {**shared_attributes, **_make_span_attributes(self._exchange, outcome)}
+                {**shared_attributes, **_make_span_attributes(self._managed_exchange, outcome)}
             )
         self._telemetry.seconds.record(seconds, shared_attributes)
         if outcome.usage is not None:
@@ -165,14 +166,14 @@ class TelemetryFilter(Filter):
         return outcome
 
 
-def _make_span_attributes(exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
+def _make_span_attributes(managed_exchange: ManagedExchange, outcome: Outcome) -> dict[str, Any]:
     """Return the attributes for the span only. As metric attributes they would create too many series."""
     reply = outcome.reply
     usage = outcome.usage
     attributes: dict[str, Any] = {
         "http.response.status_code": outcome.status,
-        "gen_ai.conversation.id": exchange.thread,
-        "gen_ai.conversation.compacted": exchange.outgoing.compaction_count > 0,
+        "gen_ai.conversation.id": managed_exchange.thread,
+        "gen_ai.conversation.compacted": managed_exchange.outgoing.compaction_count > 0,
         "gen_ai.response.id": reply.id if reply is not None else "",
         "gen_ai.response.finish_reasons": [reply.stop] if reply is not None and reply.stop else [],
     }

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from everthread.gateway.answers import Answer
-from everthread.gateway.exchange import UpstreamRequest
+from everthread.gateway.contracts import IncomingRequest
+from everthread.gateway.exchange import Exchange, UpstreamRequest
 from everthread.gateway.features import Feature, Filter
 from everthread.gateway.managed_exchange import ManagedExchange
 from everthread.gateway.request.outer_fields import OuterFields, peek_field
@@ -26,16 +27,19 @@ class UsageOptionFeature(Feature):
         self.refusing_upstreams: set[str] = set()
         """Names of upstreams that refuse `stream_options`."""
 
-    def make_managed_filter(self, exchange: ManagedExchange) -> Filter | None:
-        incoming = exchange.incoming
+    def make_managed_filter(self, managed_exchange: ManagedExchange) -> Filter | None:
+        incoming = managed_exchange.incoming
         if incoming.api != "openai_chat" or incoming.mode != "managed":
             return None
-        return _UsageOptionFilter(exchange, self.refusing_upstreams)
+        return _UsageOptionFilter(managed_exchange.exchange, incoming, self.refusing_upstreams)
 
 
 class _UsageOptionFilter(Filter):
-    def __init__(self, exchange: ManagedExchange, refusing_upstreams: set[str]) -> None:
+    def __init__(
+        self, exchange: Exchange, incoming: IncomingRequest, refusing_upstreams: set[str]
+    ) -> None:
         self._exchange = exchange
+        self._body = incoming.body
         self._refusing_upstreams = refusing_upstreams
         self._is_added = False
         self._chunk_remover: UsageChunkRemover | None = None
@@ -74,9 +78,7 @@ class _UsageOptionFilter(Filter):
             return None
         if isinstance(request.body, bytes) and request.is_changed:
             return add_usage_option(request.body)
-        return add_usage_option(
-            self._exchange.incoming.body.plain, self._exchange.incoming.body.outer
-        )
+        return add_usage_option(self._body.plain, self._body.outer)
 
 
 def add_usage_option(body: bytes, outer: OuterFields | None = None) -> bytes | None:

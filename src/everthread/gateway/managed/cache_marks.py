@@ -8,7 +8,6 @@ from hashlib import blake2b
 from typing import Literal
 
 from everthread.core.caching.claude_cache_marks import (
-    find_cache_route,
     mark_system,
     place_marks,
 )
@@ -25,6 +24,7 @@ from everthread.gateway.request.json_slices import (
     MessageSlice,
 )
 from everthread.thread.wire_messages import encode_value
+from everthread.wire.codecs import CODECS
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ def choose_cache_method(
 
     `has_marks`, `has_breakpoints`: whether the body has any from the client, which then manages the cache itself.
     """
-    if not has_marks and uses_cache_marks(api, model, upstream):
+    if not has_marks and CODECS[api].request_fields.accepts_cache_marks(model, upstream):
         return "marks"
     if not has_breakpoints and accepts_breakpoints(api, model, base_url=upstream):
         return "breakpoint"
@@ -106,7 +106,7 @@ def _place_cache_marks(  # noqa: PLR0913 - a body and facts about it
     for index, marked_text in marked_texts.items():
         message = slices.messages[index]
         edits.append(BodyEdit(message.start, message.end, marked_text))
-    if api == "anthropic" and "system" in slices.fields:
+    if CODECS[api].request_fields.has_native_cache_marks and "system" in slices.fields:
         system = slices.fields["system"]
         marked_system = mark_system(system, ttl=ttl)
         if marked_system != system:
@@ -132,13 +132,6 @@ def _place_breakpoint(
     return [BodyEdit(message.start, message.end, marked_text)]
 
 
-def uses_cache_marks(api: Api, model: str, upstream: str) -> bool:
-    """Return whether the model uses cache marks."""
-    if api == "anthropic":
-        return "claude" in model.lower()
-    return api == "openai_chat" and find_cache_route(model, base_url=upstream) is not None
-
-
 def _mark_messages(
     api: Api,
     messages: Sequence[MessageSlice],
@@ -148,13 +141,13 @@ def _mark_messages(
     leading_count: int,
 ) -> dict[int, str]:
     """Return the marked messages as text, by index. `previous_index`: the index of the previous request's last mark."""
-    is_anthropic = api == "anthropic"
+    is_native = CODECS[api].request_fields.has_native_cache_marks
     marked_messages = place_marks(
         DecodedMessages(messages),
         ttl=ttl,
-        native_anthropic=is_anthropic,
+        native_anthropic=is_native,
         previous_index=previous_index,
-        mark_tool_results=not is_anthropic,
+        mark_tool_results=not is_native,
         leading_count=leading_count,
     )
     # The API rejects a mark on a message itself, instead of on one of its blocks.

@@ -67,7 +67,7 @@ class ManagedHandler:
 
     @property
     def thread(self) -> str:
-        return self.call.thread
+        return self.call.thread_id
 
     async def prepare(self) -> None:
         """Decide on the request to send."""
@@ -99,7 +99,7 @@ class ManagedHandler:
         rounds.limit_time(now)
         self.outgoing = self._render()
         self._setup.listener(
-            RecallAnswered(self.call.thread, rounds.round_count, rounds.call_count)
+            RecallAnswered(self.call.thread_id, rounds.round_count, rounds.call_count)
         )
         return self.outgoing
 
@@ -129,7 +129,7 @@ class ManagedHandler:
         match = await recorder.store_request()
         if not recorder.is_stored:
             return self.outgoing.headers
-        return {THREAD_HEADER: match.thread, **self.outgoing.headers}
+        return {THREAD_HEADER: match.thread_id, **self.outgoing.headers}
 
     async def record(self, outcome: Outcome, earlier_usage: Sequence[CanonicalUsage] = ()) -> None:
         """Store the answer and its usage, and start background work.

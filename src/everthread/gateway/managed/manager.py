@@ -71,7 +71,7 @@ class ProxyManager:
         self.requested_compactions = RequestedCompactions(
             self.threads,
             self._open,
-            find_summary_key=setup.find_summary_key,
+            derive_summary_key=setup.derive_summary_key,
             is_enabled=setup.options.enabled,
         )
 
@@ -168,12 +168,12 @@ class ProxyManager:
             call = await threads.open(
                 request.caller_history, request.settings, thread or "", known_length
             )
-            self.reader.remember(call.thread, located_body, parsed_request)
+            self.reader.remember(call.thread_id, located_body, parsed_request)
             return ManagedHandler(
                 self.threads,
                 request,
                 call,
-                body_memory=self._body_memories.find_or_create(call.thread),
+                body_memory=self._body_memories.find_or_create(call.thread_id),
                 mark_ttl=self._mark_ttl,
             )
 
@@ -191,7 +191,7 @@ class ProxyManager:
             or not may_have_item(incoming.body.plain)
         ):
             return incoming
-        key = self.setup.find_summary_key(incoming.head.caller.tenant)
+        key = self.setup.derive_summary_key(incoming.head.caller.tenant)
         expanded = expand_items(incoming.body.plain, key)
         if expanded is None:
             return incoming

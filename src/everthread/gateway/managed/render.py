@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from everthread.core.caching.claude_cache_marks import find_cache_route
-from everthread.core.caching.openai_cache_breakpoints import accepts_breakpoints
-from everthread.core.types import Api
 from everthread.gateway.managed.cache_marks import (
     CacheMethod,
     MarkMemory,
@@ -19,15 +15,15 @@ from everthread.gateway.request.client_request import ClientRequest
 from everthread.gateway.request.json_slices import (
     BodyEdit,
     BodySlices,
+    make_fields_edit,
     slice_body,
     splice,
 )
 from everthread.gateway.request.request_reader import CLAUDE_CACHE_FIELD, count_leading_system
-from everthread.providers.catalog import OUTPUT_CAP_FIELDS, choose_output_cap_field
 from everthread.thread.caller.caller_request import CallSettings
 from everthread.thread.caller.prepared_call import PreparedCall
 from everthread.thread.wire_messages import encode_value
-from everthread.wire.gemini.field_names import find_field_name, get_object_field
+from everthread.wire.codecs import CODECS
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ def render_request(
     rendered = slice_body(body, call.settings.api)
     edits = _make_cache_edits(method, request, call, options, rendered)
     if call.output_cap is not None:
-        edits.append(_make_cap_edit(call.settings, rendered, call.output_cap))
+        edits.append(_make_cap_edit(call.settings, rendered, cap=call.output_cap))
     return splice(body, edits) if edits else body
 
 
@@ -76,10 +72,7 @@ def render_messages(request: ClientRequest, call: PreparedCall, *, offers_recall
         for edit in call.list_edits()
     ]
     if call.note:
-        as_blocks = _accepts_blocks(api, call.model, call.settings.upstream)
-        note_edit = _make_note_edit(
-            api, slices, request.system_count, call.note, as_blocks=as_blocks
-        )
+        note_edit = _make_note_edit(request, call)
         if note_edit is not None:
             edits.append(note_edit)
     texts = call.rounds.texts
@@ -94,55 +87,23 @@ def render_messages(request: ClientRequest, call: PreparedCall, *, offers_recall
     return splice(slices.body, edits)
 
 
-def _accepts_blocks(api: Api, model: str, upstream: str) -> bool:
-    """Return whether the upstream accepts a system prompt as blocks; some OpenAI-compatible ones accept only text."""
-    if api == "openai_chat":
-        by_marks = find_cache_route(model, base_url=upstream) is not None
-        return by_marks or accepts_breakpoints(api, model, base_url=upstream)
-    return api == "anthropic"
-
-
-def _make_note_edit(
-    api: Api, slices: BodySlices, system_count: int, note: str, *, as_blocks: bool
-) -> BodyEdit | None:
-    """Return the edit that adds the note to the system prompt; None if there is no system prompt.
-
-    `system_count`: number of system messages. `as_blocks`: whether a text may be replaced with blocks.
-    """
-    if api == "gemini":
-        return _make_gemini_note_edit(slices, note)
-    field = {"anthropic": "system", "openai_responses": "instructions"}.get(api)
-    if field is not None and slices.fields.get(field):
-        system = _append_note(slices.fields[field], note, as_blocks=as_blocks)
-        return BodyEdit(*slices.spans[field], encode_value(system))
-    if not system_count:
+def _make_note_edit(request: ClientRequest, call: PreparedCall) -> BodyEdit | None:
+    """Return the edit that adds the note to the system prompt; None if there is no system prompt."""
+    slices = request.slices
+    settings = call.settings
+    request_fields = CODECS[settings.api].request_fields
+    changed_fields = request_fields.add_note(slices.fields, call.note)
+    if changed_fields:
+        return make_fields_edit(slices, changed_fields)
+    if not request.system_count:
         return None
-    last = slices.messages[system_count - 1]
-    content = last.value.get("content")
-    if not content:
+    last = slices.messages[request.system_count - 1]
+    if not last.value.get("content"):
         return None
-    if api == "openai_responses":
-        note_message = {**last.value, "content": note}
-        note_message.pop("id", None)
-        return BodyEdit(last.end, last.end, f",{encode_value(note_message)}")
-    message = {**last.value, "content": _append_note(content, note, as_blocks=as_blocks)}
-    return BodyEdit(last.start, last.end, encode_value(message))
-
-
-def _make_gemini_note_edit(slices: BodySlices, note: str) -> BodyEdit | None:
-    field = find_field_name(slices.fields, "systemInstruction")
-    system = get_object_field(slices.fields, field)
-    if system is None or not isinstance(system.get("parts"), list):
-        return None
-    noted_system = {**system, "parts": [*system["parts"], {"text": note}]}
-    return BodyEdit(*slices.spans[field], encode_value(noted_system))
-
-
-def _append_note(system: Any, note: str, *, as_blocks: bool) -> Any:
-    block = {"type": "text", "text": note}
-    if isinstance(system, list):
-        return [*system, block]
-    return [{"type": "text", "text": system}, block] if as_blocks else f"{system}\n\n{note}"
+    as_blocks = request_fields.accepts_system_blocks(call.model, settings.upstream)
+    messages = request_fields.add_note_to_message(last.value, call.note, as_blocks=as_blocks)
+    texts = [last.text if message is last.value else encode_value(message) for message in messages]
+    return BodyEdit(last.start, last.end, ",".join(texts))
 
 
 def _choose_cache_method(
@@ -186,18 +147,8 @@ def _make_cache_edits(
     )
 
 
-def _make_cap_edit(settings: CallSettings, slices: BodySlices, cap: int) -> BodyEdit:
+def _make_cap_edit(settings: CallSettings, slices: BodySlices, *, cap: int) -> BodyEdit:
     """Return the edit that sets this output cap, in the client's field if there is one."""
-    start = slices.body.index(b"{") + 1
-    if settings.api == "gemini":
-        name = find_field_name(slices.fields, "generationConfig")
-        config = dict(get_object_field(slices.fields, name) or {})
-        config[find_field_name(config, "maxOutputTokens")] = cap
-        if name in slices.spans:
-            return BodyEdit(*slices.spans[name], encode_value(config))
-        return BodyEdit(start, start, f'"{name}":{encode_value(config)},')
-    for name in OUTPUT_CAP_FIELDS:
-        if name in slices.spans:
-            return BodyEdit(*slices.spans[name], str(cap))
-    name = choose_output_cap_field(settings.api, settings.upstream)
-    return BodyEdit(start, start, f"{encode_value(name)}:{cap},")
+    request_fields = CODECS[settings.api].request_fields
+    changed_fields = request_fields.set_output_cap(slices.fields, cap, settings.upstream)
+    return make_fields_edit(slices, changed_fields)

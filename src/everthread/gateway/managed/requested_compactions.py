@@ -24,12 +24,12 @@ class RequestedCompactions:
         threads: CallerThreads,
         open_request: OpenRequest,
         *,
-        find_summary_key: Callable[[str], bytes],
+        derive_summary_key: Callable[[str], bytes],
         is_enabled: bool,
     ) -> None:
         self._threads = threads
         self._open_request = open_request
-        self._find_summary_key = find_summary_key
+        self._derive_summary_key = derive_summary_key
         self._is_enabled = is_enabled
 
     async def compact(self, incoming: IncomingRequest, window: int | None = None) -> dict[str, Any]:
@@ -47,13 +47,13 @@ class RequestedCompactions:
             "tokens_before": tokens_before,
             "tokens_after": self._threads.count_tokens(call),
             "messages_covered": call.covered_count,
-            "thread": call.thread,
+            "thread": call.thread_id,
             "system_note": call.note,
         }
         return {
             "messages": _list_compacted_messages(handler),
             "receipt": receipt,
-            "handle": call.thread,
+            "handle": call.thread_id,
         }
 
     async def make_item(self, incoming: IncomingRequest) -> tuple[dict[str, Any], int]:
@@ -63,7 +63,7 @@ class RequestedCompactions:
         """
         handler = await self._open_and_store(incoming)
         await self._compact_unless_forbidden(handler)
-        key = self._find_summary_key(incoming.head.caller.tenant)
+        key = self._derive_summary_key(incoming.head.caller.tenant)
         item = make_item(_list_compacted_messages(handler), key)
         await self._threads.keep_replacement(handler.call, read_item_key(item))
         return item, self._threads.count_tokens(handler.call)

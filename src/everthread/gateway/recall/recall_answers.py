@@ -12,9 +12,9 @@ from everthread.errors import EverthreadError, InputError
 from everthread.gateway.recall.merged_stream import RECALL
 from everthread.store.store import Store
 from everthread.thread.caller.prepared_call import PreparedCall
-from everthread.thread.caller.recall_rounds import RESULT_PARTS
 from everthread.thread.lookup.store_lookup import StoreLookup
 from everthread.thread.wire_messages import encode_messages, encode_value
+from everthread.wire.codecs import CODECS
 
 _NO_ROOM_TEXT = "There is no room left to look that up; answer with what you have."
 _ALL_IN_CONTEXT_TEXT = (
@@ -38,8 +38,9 @@ async def answer_recall_calls(store: Store, call: PreparedCall, reply: ModelRepl
         rounds.add_round(wire_messages)
         return True
     encoded_blocks = ""
-    if recalls and api in RESULT_PARTS:
-        parts = wire_messages.pop()[RESULT_PARTS[api]]
+    results_field = CODECS[api].request_fields.results_field
+    if recalls and results_field is not None:
+        parts = wire_messages.pop()[results_field]
         encoded_blocks = ",".join(map(encode_value, parts))
     rounds.add_last_round(wire_messages, encoded_blocks)
     return False
@@ -57,7 +58,7 @@ async def _look_up(store: Store, call: PreparedCall, recall: ToolCall) -> str:
     lookup = StoreLookup(
         store,
         call.caller_history.client_scope.tenant,
-        call.thread,
+        call.thread_id,
         include_related=True,
         skip_visible=True,
     )

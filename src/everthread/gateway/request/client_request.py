@@ -9,7 +9,6 @@ from hashlib import blake2b
 from typing import Any
 
 from everthread.core.messages import kind_of
-from everthread.core.types import Api
 from everthread.gateway.access.quotas import make_spending_check
 from everthread.gateway.compaction_items import COMPACTION_TRIGGER
 from everthread.gateway.contracts import CREDENTIAL_HEADERS, IncomingRequest
@@ -22,7 +21,6 @@ from everthread.gateway.request.request_reader import (
 from everthread.gateway.request.unchanged_files import restore_unchanged_files
 from everthread.providers.catalog import (
     BETA_HEADER,
-    OUTPUT_CAP_FIELDS,
     read_window_betas,
 )
 from everthread.store.records import LimitKey
@@ -33,7 +31,7 @@ from everthread.thread.caller.caller_request import (
 )
 from everthread.thread.caller.provider_compactions import COMPACTION_MARK, is_compaction
 from everthread.thread.matching.thread_match import ClientScope
-from everthread.wire.gemini.field_names import get_field, get_object_field
+from everthread.wire.codecs import CODECS
 
 ANTHROPIC_COMPACTION_FIELD = "compaction"
 """The field with which a client asks Anthropic for a summary of the conversation."""
@@ -117,6 +115,7 @@ class ClientRequest:
     def _make_settings(self) -> CallSettings:
         incoming = self.incoming
         fields = self.slices.fields
+        request_fields = CODECS[incoming.api].request_fields
         head = incoming.head
         headers = read_window_betas(head.headers) if BETA_HEADER in head.headers else ""
         limit_key = LimitKey(
@@ -134,8 +133,8 @@ class ClientRequest:
             tokens=self.parsed_request.fixed_tokens,
             upstream=incoming.upstream_url,
             limit_key=limit_key,
-            output_cap=_find_requested_cap(fields),
-            thinking_budget=_find_thinking_budget(incoming.api, fields),
+            output_cap=request_fields.read_output_cap(fields),
+            thinking_budget=request_fields.read_thinking_budget(fields),
             recall_tool=self.recall_tool if is_rewritable else None,
             is_rewritable=is_rewritable,
             charge=None if account is None else account.spend,
@@ -184,28 +183,6 @@ def find_unmanaged_reason(slices: BodySlices) -> str:
     if isinstance(last_message, dict) and kind_of(last_message) == COMPACTION_TRIGGER:
         return COMPACTION_TRIGGER
     return ""
-
-
-def _find_requested_cap(fields: Mapping[str, Any]) -> int | None:
-    """Return the client's limit of output tokens; None if it sets none."""
-    caps = [fields[name] for name in OUTPUT_CAP_FIELDS if name in fields]
-    settings = get_object_field(fields, "generationConfig") or {}
-    caps.append(get_field(settings, "maxOutputTokens"))
-    for cap in caps:
-        if isinstance(cap, int) and not isinstance(cap, bool):
-            return cap
-    return None
-
-
-def _find_thinking_budget(api: Api, fields: Mapping[str, Any]) -> int | None:
-    """Return the tokens that the client set aside for thinking."""
-    option = fields.get("thinking")
-    tokens = option.get("budget_tokens") if isinstance(option, dict) else None
-    if api == "gemini":
-        settings = get_object_field(fields, "generationConfig") or {}
-        thinking = get_object_field(settings, "thinkingConfig")
-        tokens = get_field(thinking or {}, "thinkingBudget")
-    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else None
 
 
 def _drops_history(setting: Any) -> bool:

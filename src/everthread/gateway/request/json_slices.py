@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, overload
@@ -18,7 +18,8 @@ import msgspec
 
 from everthread.core.types import Api
 from everthread.errors import WireError
-from everthread.thread.wire_messages import JSON_ERRORS, decode_value
+from everthread.thread.wire_messages import JSON_ERRORS, decode_value, encode_value
+from everthread.wire.codecs import CODECS
 
 _BLANK_PATTERN = re.compile(rb"[ \t\n\r]*")
 _AFTER_MESSAGE_PATTERN = re.compile(rb"[ \t\n\r]*([,\]])[ \t\n\r]*")
@@ -44,10 +45,7 @@ _SOME_VALUES_PATTERN = re.compile(
 )
 """Matches `_VALUES_AT_ONCE` commas outside of strings. More commas are counted in steps, so that other threads run."""
 LIST_FIELD: dict[Api, str] = {
-    "openai_chat": "messages",
-    "openai_responses": "input",
-    "anthropic": "messages",
-    "gemini": "contents",
+    api: codec.request_fields.messages_field for api, codec in CODECS.items()
 }
 
 
@@ -240,11 +238,21 @@ def slice_body(body: bytes, api: Api, known_parts: SharedParts | None = None) ->
         return slices
     list_name = slicer.list_field
     text = slicer.fields.get(list_name)
-    if api != "openai_responses" or not isinstance(text, str):
+    if not CODECS[api].request_fields.accepts_single_text or not isinstance(text, str):
         raise WireError(f"the request has no list `{list_name}`")
     start, end = slicer.spans[list_name]
     only = MessageSlice(body, start, end, {"role": "user", "content": text})
     return replace(slices, messages=(only,), is_single_text=True)
+
+
+def make_fields_edit(slices: BodySlices, fields: Mapping[str, Any]) -> BodyEdit:
+    """Return the edit that sets these fields: in place of the first one if the body has it, otherwise at its start."""
+    text = encode_value(fields)[1:-1]
+    name = next(iter(fields))
+    if name in slices.spans:
+        return BodyEdit(*slices.spans[name], text.removeprefix(f"{encode_value(name)}:"))
+    start = slices.body.index(b"{") + 1
+    return BodyEdit(start, start, f"{text},")
 
 
 def splice(body: bytes, edits: Sequence[BodyEdit]) -> bytes:

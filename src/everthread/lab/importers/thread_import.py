@@ -59,7 +59,7 @@ async def import_stream(
         tenant=tenant or DEFAULT_TENANT,
     )
     await store.create_session(new_session)
-    message_count_before = (await store.session(thread_id)).message_count
+    message_count_before = (await store.load_session(thread_id)).message_count
     timestamp: float | None = None
     numbers = itertools.count()
     for batch in itertools.chain([first_batch], batches):
@@ -81,7 +81,7 @@ async def import_stream(
         await store.append(thread_id, messages)
         await asyncio.gather(*map(store.usage.record_usage, usage))
         await store.index_appended()
-    return thread_id, (await store.session(thread_id)).message_count - message_count_before
+    return thread_id, (await store.load_session(thread_id)).message_count - message_count_before
 
 
 IMPORT_BATCH_MESSAGES = 400

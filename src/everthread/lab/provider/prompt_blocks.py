@@ -12,7 +12,7 @@ from typing import Any, Literal
 from everthread.core.caching.cache_lifetimes import (
     AUTOMATIC_CACHE_SECONDS,
     CACHE_OPTIONS_FIELD,
-    find_automatic_lifetime,
+    compute_automatic_lifetime,
 )
 from everthread.core.caching.openai_cache_breakpoints import BREAKPOINT
 from everthread.core.fingerprints import byte_form, byte_form_text
@@ -90,7 +90,7 @@ class PromptReader:
             _add_automatic_mark(blocks, body),
             token_count,
             has_explicit_cache=is_explicit,
-            lifetime=find_automatic_lifetime(body),
+            lifetime=compute_automatic_lifetime(body),
         )
 
     def _read_tools(

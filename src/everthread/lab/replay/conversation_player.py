@@ -196,7 +196,7 @@ class ConversationPlayer:
 
     async def _add_summaries(self, conversation: Conversation) -> None:
         """Add to the compactions the summaries that were stored."""
-        stored_compactions = await conversation.store.compactions(conversation.id)
+        stored_compactions = await conversation.store.list_compactions(conversation.id)
         for index, stored_compaction in zip(
             range(len(self.compactions)), stored_compactions, strict=False
         ):

@@ -8,7 +8,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.registry import create_engine
 from everthread.config import Config, home_directory
 from everthread.core.messages import Message
@@ -76,7 +75,9 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
     The usage in a log gives the size of system prompt and tools, the calls that missed the cache, and its lifetime.
     """
     started_at = time.perf_counter()
-    log = conversation if isinstance(conversation, Log) else _make_log(conversation)
+    log = conversation
+    if not isinstance(log, Log):
+        log = Log("messages", "core", [LoggedMessage(message) for message in log])
     settings = replace(options or make_session_options(Config()), background=False)
     lifetime = find_cache_seconds(model or log.model or DEFAULT_MODEL, ttl or settings.cache_ttl)
     plan = plan_replay(log, times=times, pause=pause, step=step, ttl=lifetime)
@@ -92,7 +93,9 @@ async def areplay(  # noqa: PLR0913 - the options of a replay
     player = ConversationPlayer(
         inputs,
         replace(settings, cache_ttl=inputs.ttl),
-        _make_engine_factory(engine, dict(engine_options or {})),
+        lambda services: create_engine(
+            engine, services, dict(engine_options or {}), home=home_directory()
+        ),
         compact,
     )
     replay = await _play_strategies(
@@ -147,19 +150,9 @@ def replay(conversation: Log | Sequence[Message], **arguments: Any) -> Replay:
     return run_sync(areplay(conversation, **arguments))
 
 
-def _make_log(messages: Sequence[Message]) -> Log:
-    return Log("messages", "core", [LoggedMessage(message) for message in messages])
-
-
 def _make_step_reporter(progress: ReportSteps | None, step_count: int) -> Callable[[], None]:
     step_numbers = count(1)
     return lambda: progress(next(step_numbers), step_count) if progress is not None else None
-
-
-def _make_engine_factory(
-    name: str, engine_options: dict[str, Any]
-) -> Callable[[Services], ContextEngine]:
-    return lambda services: create_engine(name, services, engine_options, home=home_directory())
 
 
 def _sum_recorded_cost(inputs: ReplayInputs) -> float | None:

@@ -66,7 +66,7 @@ CREATE UNIQUE INDEX messages_event ON messages (thread_id, event);
 CREATE INDEX messages_created ON messages (created);
 CREATE INDEX messages_turns ON messages (thread_id, id) WHERE opens_turn = 1;
 
--- What a session shows, from 0 on. Numbers below 0 are the rest of the history that a branch took from its parent.
+-- What a session shows, from 0 on. Numbers below 0 are the rest of the history that a branch inherited from its parent.
 CREATE TABLE places (
     session_id TEXT NOT NULL,
     seq INTEGER NOT NULL,
@@ -156,39 +156,39 @@ CREATE TABLE nodes (
 ) STRICT;
 CREATE INDEX nodes_thread ON nodes (thread_id, level, first_message);
 
--- A piece of a message or of a stored output that a search can find. Its terms are in `search`.
-CREATE TABLE pieces (
+-- A chunk of a message or of a stored output that a search can find. Its terms are in `search`.
+CREATE TABLE chunks (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     -- The number of the thread's first session.
     thread INTEGER NOT NULL,
     message_id INTEGER,
     start INTEGER NOT NULL,
     length INTEGER NOT NULL,
-    -- The text of the piece, if secrets were removed from it.
+    -- The text of the chunk, if secrets were removed from it.
     redacted_text TEXT,
     -- For an output: its id, and the tool and the time of its first citation in the thread.
     output_id TEXT,
     tool TEXT,
     created REAL
 ) STRICT;
-CREATE INDEX pieces_message ON pieces (message_id);
-CREATE INDEX pieces_thread ON pieces (thread);
-CREATE INDEX pieces_output ON pieces (output_id) WHERE output_id IS NOT NULL;
+CREATE INDEX chunks_message ON chunks (message_id);
+CREATE INDEX chunks_thread ON chunks (thread);
+CREATE INDEX chunks_output ON chunks (output_id) WHERE output_id IS NOT NULL;
 
--- A piece with its thread, role, tool and time.
-CREATE VIEW piece_details AS
-SELECT p.id, p.message_id, p.output_id, s.tenant, s.id AS thread_id, COALESCE(m.role, 'tool') AS role,
-    COALESCE(m.tool, p.tool, '') AS tool, p.start, p.length, p.redacted_text, COALESCE(m.created, p.created, 0) AS created
-FROM pieces p JOIN sessions s ON s.number = p.thread LEFT JOIN messages m ON m.id = p.message_id;
+-- A chunk with its thread, role, tool and time.
+CREATE VIEW chunk_details AS
+SELECT c.id, c.message_id, c.output_id, s.tenant, s.id AS thread_id, COALESCE(m.role, 'tool') AS role,
+    COALESCE(m.tool, c.tool, '') AS tool, c.start, c.length, c.redacted_text, COALESCE(m.created, c.created, 0) AS created
+FROM chunks c JOIN sessions s ON s.number = c.thread LEFT JOIN messages m ON m.id = c.message_id;
 
--- The period that the pieces of a run of ids are from: a search in a period reads few ids.
+-- The period that the chunks of a run of ids are from: a search in a period reads few ids.
 CREATE TABLE eras (
     number INTEGER PRIMARY KEY,
     earliest REAL NOT NULL,
     latest REAL NOT NULL
 ) STRICT;
 
--- Messages, and outputs as one thread cites them, that wait to be indexed; `indexed_chunks` counts the pieces that are.
+-- Messages, and outputs as one thread cites them, that wait to be indexed; `indexed_chunks` counts the chunks that are.
 CREATE TABLE unindexed (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     message_id INTEGER,
@@ -211,7 +211,7 @@ CREATE TABLE links (
     previous TEXT NOT NULL,
     -- The digest of the thread's last point when this one was appended; empty for the first.
     follows TEXT NOT NULL,
-    skeleton TEXT NOT NULL,
+    loose_digest TEXT NOT NULL,
     thread_id TEXT NOT NULL,
     message_count INTEGER NOT NULL,
     last_message_id INTEGER,
@@ -220,16 +220,16 @@ CREATE TABLE links (
 ) STRICT;
 -- Of two writers that follow the same point one appends; the other reads the thread again.
 CREATE UNIQUE INDEX links_follows ON links (thread_id, follows);
-CREATE INDEX links_skeleton ON links (skeleton, scope, tenant);
+CREATE INDEX links_loose_digest ON links (loose_digest, scope, tenant);
 
--- Replacements for the beginnings of conversations. Never changed: the first writer wins.
+-- Replacements for the beginnings of conversations. Never changed: the first writer wins. An undo deletes them.
 CREATE TABLE rewrites (
     tenant TEXT NOT NULL,
     engine TEXT NOT NULL,
     digest TEXT NOT NULL,
     strength INTEGER NOT NULL,
     replaced_count INTEGER NOT NULL,
-    skeleton TEXT NOT NULL,
+    loose_digest TEXT NOT NULL,
     results TEXT NOT NULL,
     thread_id TEXT NOT NULL,
     replacement BLOB NOT NULL,
@@ -239,7 +239,7 @@ CREATE TABLE rewrites (
     created REAL NOT NULL,
     PRIMARY KEY (digest, engine, tenant, strength)
 ) STRICT;
-CREATE INDEX rewrites_skeleton ON rewrites (skeleton, engine, tenant);
+CREATE INDEX rewrites_loose_digest ON rewrites (loose_digest, engine, tenant);
 CREATE INDEX rewrites_thread ON rewrites (thread_id);
 CREATE INDEX rewrites_session ON rewrites (session_id);
 

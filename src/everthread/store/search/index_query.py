@@ -69,7 +69,7 @@ class IndexQuery:
     first_id: int = 0
     end_id: int = MAX_ID
     where: str = ""
-    """A condition on the view `piece_details p`, or an empty text to restrict nothing."""
+    """A condition on the view `chunk_details chunk`, or an empty text to restrict nothing."""
     values: tuple[Any, ...] = ()
     any_of: tuple[tuple[str, ...], ...] = ()
     """Lists of terms: a chunk must have one term of each list."""
@@ -85,10 +85,10 @@ class IndexQuery:
 
 
 def make_detail_condition(query: IndexQuery, id_column: str) -> str:
-    """Return the query's condition on the view `piece_details`, for the chunk whose id is in this column."""
+    """Return the query's condition on the view `chunk_details`, for the chunk whose id is in this column."""
     if not query.where:
         return ""
-    return f"AND (SELECT {query.where} FROM piece_details p WHERE p.id = {id_column})"
+    return f"AND (SELECT {query.where} FROM chunk_details chunk WHERE chunk.id = {id_column})"
 
 
 class IndexMatch(NamedTuple):

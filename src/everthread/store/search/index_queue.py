@@ -189,7 +189,7 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait_for_locked: bool) ->
     if not parts_and_chunks:
         return
     ids = read_ids(
-        tx.all(tx.dialect.select_new_ids.format("pieces"), (len(parts_and_chunks),)),
+        tx.all(tx.dialect.select_new_ids.format("chunks"), (len(parts_and_chunks),)),
         len(parts_and_chunks),
     )
     rows: list[Row] = []
@@ -213,7 +213,7 @@ def index_parts(tx: Tx, parts: Sequence[IndexPart], *, wait_for_locked: bool) ->
         chunks.append(IndexChunk(chunk_id, text_chunk.terms, _list_filter_terms(part)))
         times.setdefault(chunk_id // CHUNKS_PER_ERA, []).append(entry.created)
     tx.run_many(
-        "INSERT INTO pieces (id, thread, message_id, start, length, redacted_text, output_id, tool, created) "
+        "INSERT INTO chunks (id, thread, message_id, start, length, redacted_text, output_id, tool, created) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
@@ -264,7 +264,7 @@ def _claim_parts(tx: Tx, parts: Sequence[IndexPart], *, wait_for_locked: bool) -
 
 def _is_indexed(tx: Tx, entry: IndexEntry) -> bool:
     """Return whether an output is already indexed for its thread, which may cite it more than once."""
-    sql = "SELECT 1 FROM pieces WHERE output_id = ? AND thread = ? LIMIT 1"
+    sql = "SELECT 1 FROM chunks WHERE output_id = ? AND thread = ? LIMIT 1"
     return (
         entry.output_id is not None
         and tx.one(sql, (entry.output_id, entry.thread_number)) is not None

@@ -17,7 +17,7 @@ def match_newest_first(tx: Tx, query: IndexQuery, limit: int) -> list[Row]:
 
     Ids are read in windows, so that the cost grows with the matches, not with the store.
     """
-    newest_id: int | None = tx.value("SELECT MAX(piece_id) FROM search")
+    newest_id: int | None = tx.value("SELECT MAX(chunk_id) FROM search")
     end_id = 0 if newest_id is None else min(query.end_id, newest_id + 1)
     matches: list[Row] = []
     # A prefix is costly to look up in the index, and cheap to find in the few texts of the first window.
@@ -56,13 +56,13 @@ def match_id_window(
         filters.append(_match_any(block_terms))
     has_terms = "(s.terms @@ ?::tsquery) IS TRUE" if scan_texts else "s.terms @@ ?::tsquery"
     has_filters = "AND s.filters @@ ?::tsquery" if filters else ""
-    where = make_detail_condition(query, "s.piece_id")
+    where = make_detail_condition(query, "s.chunk_id")
     ranks = "".join(", ts_rank('{1, 1, 1, 1}', f.terms, ?::tsquery)" for _ in query.ranking_terms)
     return tx.all(
-        f"SELECT f.piece_id{ranks} FROM (SELECT s.piece_id, s.terms FROM search s "
+        f"SELECT f.chunk_id{ranks} FROM (SELECT s.chunk_id, s.terms FROM search s "
         # `+ 0` keeps the planner from the primary key, which would read every text.
-        f"WHERE {has_terms} {has_filters} AND s.piece_id + 0 >= ? AND s.piece_id + 0 < ? {where} "
-        "ORDER BY s.piece_id + 0 DESC LIMIT ?) f ORDER BY f.piece_id DESC",
+        f"WHERE {has_terms} {has_filters} AND s.chunk_id + 0 >= ? AND s.chunk_id + 0 < ? {where} "
+        "ORDER BY s.chunk_id + 0 DESC LIMIT ?) f ORDER BY f.chunk_id DESC",
         (
             *(f"'{term}'" for term in query.ranking_terms),
             _make_tsquery(query),

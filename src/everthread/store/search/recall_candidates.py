@@ -299,7 +299,7 @@ def _find_neighbours(tx: Tx, chunks: Sequence[ChunkHeader]) -> set[int]:
         }
     )
     select_first_chunks = (
-        "SELECT message_id, thread_id, id FROM piece_details WHERE message_id IN ({}) AND start = 0"
+        "SELECT message_id, thread_id, id FROM chunk_details WHERE message_id IN ({}) AND start = 0"
     )
     thread_and_chunk_by_message: dict[int, tuple[str, int]] = {
         row[0]: row[1:] for row in tx.all_for_keys(select_first_chunks, nearby_ids)
@@ -324,7 +324,7 @@ def _find_neighbours(tx: Tx, chunks: Sequence[ChunkHeader]) -> set[int]:
                 neighbours.update(same_thread_ids)
             else:
                 sql = (
-                    f"SELECT id FROM pieces WHERE thread = ({SELECT_THREAD_NUMBERS.format('?')}) "
+                    f"SELECT id FROM chunks WHERE thread = ({SELECT_THREAD_NUMBERS.format('?')}) "
                     f"AND {condition} LIMIT {NEIGHBOURS_PER_SIDE}"
                 )
                 neighbour_queries.append((sql, (chunk.thread_id, chunk.id)))

@@ -240,7 +240,7 @@ def _add_partners(
             best_result = max(exchange.results, key=lambda chunk: ranking.scores.get(chunk.id, 0.0))
             if not words_by_chunk[best_result.id]:  # the outcome is at the end
                 last_id = tx.value(
-                    "SELECT MAX(id) FROM pieces WHERE message_id = ?",
+                    "SELECT MAX(id) FROM chunks WHERE message_id = ?",
                     (best_result.message_id,),
                 )
                 [best_result] = load_chunks(tx, [last_id])

@@ -90,9 +90,7 @@ def _find_user_chunks(
 ) -> Sequence[int]:
     """Return the newest chunks of users' messages that hold a word."""
     if len(newest_chunks) <= MAX_CHUNKS_READ_FOR_ROLE:
-        select_user_chunks = (
-            "SELECT p.id FROM piece_details p WHERE p.id IN ({}) AND p.role = 'user'"
-        )
+        select_user_chunks = "SELECT id FROM chunk_details WHERE id IN ({}) AND role = 'user'"
         return [row[0] for row in tx.all_for_keys(select_user_chunks, newest_chunks)]
     of_users = (make_filter_term("role", "user"),)
     index_query = replace(word_query, filter_terms=(*word_query.filter_terms, of_users))
@@ -167,11 +165,11 @@ def _pick_distinguishing_words(
 def _count_chunks(tx: Tx, thread_id: str | None) -> int:
     """Count the chunks of a thread; for all threads, return an estimate."""
     if thread_id is None:
-        return int(tx.value("SELECT MAX(id) FROM pieces") or 0)
+        return int(tx.value("SELECT MAX(id) FROM chunks") or 0)
     sources = list_source_threads(tx, thread_id)
     return int(
         tx.value(
-            "SELECT COUNT(*) FROM pieces WHERE thread IN "
+            "SELECT COUNT(*) FROM chunks WHERE thread IN "
             f"({SELECT_THREAD_NUMBERS.format(placeholders(sources))})",
             sources,
         )

@@ -17,12 +17,13 @@ from everthread.store.sql.session_rows import list_family
 from everthread.store.value_codec import clean_text, decode_body
 
 IN_THREAD = (
-    "(p.thread_id = ? OR EXISTS (SELECT 1 FROM places q WHERE q.session_id = ? AND q.message_id = p.message_id) "
-    "OR EXISTS (SELECT 1 FROM citations c WHERE c.thread_id = ? AND c.output_id = p.output_id))"
+    "(chunk.thread_id = ? "
+    "OR EXISTS (SELECT 1 FROM places p WHERE p.session_id = ? AND p.message_id = chunk.message_id) "
+    "OR EXISTS (SELECT 1 FROM citations c WHERE c.thread_id = ? AND c.output_id = chunk.output_id))"
 )
 IN_SESSION = (
-    "(EXISTS (SELECT 1 FROM places q WHERE q.session_id = ? AND q.message_id = p.message_id) "
-    "OR p.output_id IS NOT NULL AND p.created >= ? AND p.created <= ?)"
+    "(EXISTS (SELECT 1 FROM places p WHERE p.session_id = ? AND p.message_id = chunk.message_id) "
+    "OR chunk.output_id IS NOT NULL AND chunk.created >= ? AND chunk.created <= ?)"
 )
 
 
@@ -58,7 +59,7 @@ def make_search_scope(tx: Tx, query: SearchQuery) -> IndexQuery | None:
     if query.since is not None or query.until is not None:
         since = -1e18 if query.since is None else query.since
         until = 1e18 if query.until is None else query.until
-        conditions.append("p.created >= ? AND p.created < ?")
+        conditions.append("chunk.created >= ? AND chunk.created < ?")
         values += (since, until)
         era_range = tx.one(
             "SELECT MIN(number), MAX(number) FROM eras WHERE latest >= ? AND earliest < ?",
@@ -105,7 +106,8 @@ def list_source_threads(tx: Tx, thread_id: str) -> list[str]:
         return [thread_id]
     rows = tx.all(
         "SELECT m.thread_id FROM places p JOIN messages m ON m.id = p.message_id WHERE p.session_id = ? UNION "
-        "SELECT p.thread_id FROM citations c JOIN piece_details p ON p.output_id = c.output_id WHERE c.thread_id = ?",
+        "SELECT chunk.thread_id FROM citations c JOIN chunk_details chunk ON chunk.output_id = c.output_id "
+        "WHERE c.thread_id = ?",
         (thread_id, thread_id),
     )
     return [thread_id, *sorted({row[0] for row in rows} - {thread_id})]
@@ -124,7 +126,7 @@ def find_path_calls(tx: Tx, query: SearchQuery, path: str) -> set[str]:
     if scope is None or not variants:
         return set()
     chunks = tx.match_ids(replace(scope, phrases=variants[0]), MAX_PATH_CALLS)
-    select_bodies = "SELECT m.body FROM messages m WHERE m.id IN (SELECT p.message_id FROM pieces p WHERE p.id IN ({}))"
+    select_bodies = "SELECT m.body FROM messages m WHERE m.id IN (SELECT message_id FROM chunks WHERE id IN ({}))"
     bodies = (decode_body(row[0]) for row in tx.all_for_keys(select_bodies, chunks))
     return {call.id for body in bodies for call in calls_of(body) if path in call.arguments}
 

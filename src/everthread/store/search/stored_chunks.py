@@ -15,7 +15,7 @@ TextKey = tuple[int | None, str | None, str]
 
 
 class StoredChunk(NamedTuple):
-    """A row of `piece_details`: a part of a message, or of an output that a thread cites."""
+    """A row of `chunk_details`: a part of a message, or of an output that a thread cites."""
 
     id: int
     message_id: int | None
@@ -63,8 +63,8 @@ def _is_result(role: str, tool: str) -> bool:
 
 
 CHUNK_COLUMNS = (
-    "p.id, p.message_id, p.output_id, p.tenant, p.thread_id, p.role, "
-    "p.tool, p.start, p.length, p.redacted_text, p.created"
+    "chunk.id, chunk.message_id, chunk.output_id, chunk.tenant, chunk.thread_id, chunk.role, "
+    "chunk.tool, chunk.start, chunk.length, chunk.redacted_text, chunk.created"
 )
 
 
@@ -81,14 +81,15 @@ def load_chunk_headers(
 ) -> list[ChunkHeader]:
     """Return the same chunks as `load_chunks`, with fewer columns."""
     sql = _select_chunks(
-        "p.id, p.message_id, p.thread_id, p.role, p.tool, p.length, p.created", where
+        "chunk.id, chunk.message_id, chunk.thread_id, chunk.role, chunk.tool, chunk.length, chunk.created",
+        where,
     )
     return list(map(ChunkHeader._make, tx.all_for_keys(sql, ids, *values)))
 
 
 def _select_chunks(columns: str, where: str) -> str:
     within = f" AND {where}" if where else ""
-    return f"SELECT {columns} FROM piece_details p WHERE p.id IN ({{}}){within}"
+    return f"SELECT {columns} FROM chunk_details chunk WHERE chunk.id IN ({{}}){within}"
 
 
 def read_chunk_texts(tx: Tx, chunks: Sequence[StoredChunk]) -> list[str]:

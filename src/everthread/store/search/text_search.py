@@ -103,7 +103,7 @@ class _PhraseSample:
 
     @functools.cached_property
     def _oldest_sampled_id(self) -> int:
-        return (self._tx.value("SELECT MAX(id) FROM pieces") or 0) - RARITY_SAMPLE_CHUNKS + 1
+        return (self._tx.value("SELECT MAX(id) FROM chunks") or 0) - RARITY_SAMPLE_CHUNKS + 1
 
 
 def _compute_term_weights(sample: _PhraseSample, terms: Sequence[str]) -> list[float]:

@@ -1,9 +1,8 @@
 """Store and find the histories of clients that send their whole history each time, as chains of links.
 
-A link is a prefix of a history. It is identified by two digests: `digest` changes with every word; `loose_digest` (in
-the column `skeleton`) leaves out thinking and the contents of tool results, which clients drop to save tokens.
-`results` are short hashes of those contents, separated by blanks: they distinguish a cleared result from a result of
-another conversation.
+A link is a prefix of a history. It is identified by two digests: `digest` changes with every word; `loose_digest`
+leaves out thinking and the contents of tool results, which clients drop to save tokens. `results` are short hashes of
+those contents, separated by blanks: they distinguish a cleared result from a result of another conversation.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ from everthread.store.sql.stored_messages import AppendRequest, append_messages
 from everthread.store.usage_records import NewUsage
 from everthread.store.value_codec import decode_body
 
-LINK_COLUMNS = (
-    "tenant, scope, digest, previous, skeleton, thread_id, message_count, last_message_id, results"
-)
+LINK_COLUMNS = "tenant, scope, digest, previous, loose_digest, thread_id, message_count, last_message_id, results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +228,8 @@ def find_links_by_loose_digest(
     """Return the links with the longest stored loose digest among these."""
     for batch in batch_longest_first(loose_digests):
         rows = tx.all(
-            f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? AND skeleton IN ({placeholders(batch)}) "
+            f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? "
+            f"AND loose_digest IN ({placeholders(batch)}) "
             f"ORDER BY message_count DESC, digest LIMIT {MAX_SIMILAR}",
             (tenant, scope, *batch),
         )

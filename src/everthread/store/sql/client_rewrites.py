@@ -1,4 +1,4 @@
-"""Store and find rewrites: compacted beginnings of clients' histories. A rewrite is never changed."""
+"""Store and find rewrites: compacted beginnings of clients' histories. A rewrite is never changed, only deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from everthread.store.sql.stored_messages import load_message
 from everthread.store.value_codec import decode_json, encode_json
 
 REWRITE_COLUMNS = (
-    "tenant, engine, digest, strength, replaced_count, skeleton, results, thread_id, "
+    "tenant, engine, digest, strength, replaced_count, loose_digest, results, thread_id, "
     "replacement, session_id, depth, state"
 )
 MAX_REWRITES = 4
@@ -258,7 +258,7 @@ def _match_rewrites(
             ]
             if loose_digest
         ]
-        similar_matches = _find_rewrites(tx, "skeleton", tenant, engine, longer_loose_digests)
+        similar_matches = _find_rewrites(tx, "loose_digest", tenant, engine, longer_loose_digests)
         matches.append((exact_matches, similar_matches))
         if exact_matches:
             break
@@ -298,7 +298,7 @@ def _remember_search(
 
 def _find_rewrites(
     tx: Tx,
-    column: Literal["digest", "skeleton"],
+    column: Literal["digest", "loose_digest"],
     tenant: str,
     engine: str,
     digests: Sequence[str],

@@ -19,7 +19,7 @@ from everthread.store.records import (
     NewSession,
     Session,
 )
-from everthread.store.rewrite_records import UNDONE_PREFIX, UNDONE_STATE_KEY
+from everthread.store.rewrite_records import UNDONE_STATE_KEY
 from everthread.store.sql.leases import require_lease
 from everthread.store.sql.session_rows import (
     ThreadTip,
@@ -166,16 +166,13 @@ def undo_compaction(tx: Tx, now: float, session_id: str, *, lease: Lease | None 
 
 
 def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
-    """Disable a session's rewrites, for a thread whose client keeps the history.
+    """Delete a session's rewrites, if the thread is one whose client keeps the history.
 
     The client sends the whole history again, which is as large as before the compaction. So the thread is not compacted
     again until the history has grown by a tenth.
     """
-    undone = tx.all(
-        "UPDATE rewrites SET digest = ? || digest, skeleton = '' WHERE session_id = ? RETURNING digest",
-        (f"{UNDONE_PREFIX}{tip.id}:", tip.id),
-    )
-    if not undone:
+    deleted_rows = tx.all("DELETE FROM rewrites WHERE session_id = ? RETURNING digest", (tip.id,))
+    if not deleted_rows:
         return
     size = tx.value(
         "SELECT COALESCE(SUM(COALESCE(tokens, (chars + 3) / 4)), 0) FROM messages "

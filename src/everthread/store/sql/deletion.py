@@ -112,9 +112,9 @@ def _unindex_messages(tx: Tx, ids: Sequence[int]) -> None:
 
 
 def _delete_chunks(tx: Tx, where: str, values: Sequence[Any]) -> None:
-    chunks = tx.all(f"SELECT id FROM pieces WHERE {where}", values)
+    chunks = tx.all(f"SELECT id FROM chunks WHERE {where}", values)
     tx.unindex([row[0] for row in chunks])
-    tx.run(f"DELETE FROM pieces WHERE {where}", values)
+    tx.run(f"DELETE FROM chunks WHERE {where}", values)
 
 
 def _delete_outputs(tx: Tx, threads: list[str]) -> None:

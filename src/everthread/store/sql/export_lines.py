@@ -67,8 +67,8 @@ class _ThreadExport:
         for session, inherited_count in sessions:
             shown_ids = [message_id for seq, message_id in places[session.id] if seq >= 0]
             inherited_ids = [message_id for seq, message_id in places[session.id] if seq < 0]
-            carried_numbers = _list_numbers(shown_ids[:inherited_count], numbers_by_id)
-            line = dataclasses.asdict(session) | {"carried": len(carried_numbers)}
+            inherited_numbers = _list_numbers(shown_ids[:inherited_count], numbers_by_id)
+            line = dataclasses.asdict(session) | {"inherited_count": len(inherited_numbers)}
             line["branched_at"] = numbers_by_id.get(session.branched_at or 0)
             del line["message_count"], line["thread"]
             lines.append({"type": "session", **line})
@@ -77,7 +77,7 @@ class _ThreadExport:
                     "type": "places",
                     "session": session.id,
                     "messages": _list_numbers(shown_ids, numbers_by_id),
-                    "taken_over": _list_numbers(inherited_ids, numbers_by_id),
+                    "inherited_history": _list_numbers(inherited_ids, numbers_by_id),
                 }
             )
         lines += message_lines + place_lines

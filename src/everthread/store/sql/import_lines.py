@@ -173,7 +173,7 @@ class _ThreadImport:
             )
         self.tx.run(
             "UPDATE sessions SET ended = ?, end_reason = ?, inherited_count = ? WHERE id = ?",
-            (line.ended, line.end_reason, line.carried, new.id),
+            (line.ended, line.end_reason, line.inherited_count, new.id),
         )
         self.threads_by_session[new.id] = thread_id
         self.branch_points[new.id] = line.branched_at
@@ -219,7 +219,7 @@ class _ThreadImport:
             )
 
     def _assign_threads(self, line: PlacesLine) -> None:
-        for number in (*line.messages, *line.taken_over):
+        for number in (*line.messages, *line.inherited_history):
             self.threads_by_number.setdefault(number, self.threads_by_session[line.session])
 
     def _import_message(self, line: MessageLine) -> None:
@@ -244,13 +244,13 @@ class _ThreadImport:
         self.ids_by_number[number] = message_id
 
     def _import_places(self, line: PlacesLine) -> None:
-        for numbers in (line.messages, line.taken_over):
+        for numbers in (line.messages, line.inherited_history):
             if len(set(numbers)) < len(numbers):
                 raise TranscriptError(f"session {line.session} shows a message twice")
-        first_inherited_seq = -len(line.taken_over)
+        first_inherited_seq = -len(line.inherited_history)
         placed_numbers = [
             *enumerate(line.messages),
-            *enumerate(line.taken_over, first_inherited_seq),
+            *enumerate(line.inherited_history, first_inherited_seq),
         ]
         self.tx.run_many(
             "INSERT INTO places (session_id, seq, message_id) VALUES (?, ?, ?)",

@@ -34,8 +34,8 @@ class SessionLine(Struct, tag_field="type", tag="session"):
     started: Moment | None = None
     ended: Moment | None = None
     end_reason: Name | None = None
-    carried: Count = 0
-    """The number of messages that it inherited."""
+    inherited_count: Count = 0
+    """How many of the messages that it shows are inherited."""
     branched_at: Count | None = None
 
 
@@ -52,11 +52,11 @@ class MessageLine(Struct, tag_field="type", tag="message"):
 
 
 class PlacesLine(Struct, tag_field="type", tag="places"):
-    """The numbers of the messages that a session shows, and of those that it inherited without showing them."""
+    """The numbers of the messages that a session shows, and of the inherited history that it does not show."""
 
     session: Name
     messages: list[Count]
-    taken_over: list[Count] = []
+    inherited_history: list[Count] = []
 
 
 class CompactionFields(Struct):

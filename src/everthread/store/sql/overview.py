@@ -178,7 +178,7 @@ def sum_usage_by(
     return sum_calls_by(tx, GROUP_COLUMNS[group], source, (*values, limit))
 
 
-def make_change_marker(tx: Tx, *, tenant: str | None = None, thread_id: str | None = None) -> str:
+def load_change_marker(tx: Tx, *, tenant: str | None = None, thread_id: str | None = None) -> str:
     """Return a text that changes with every message, call and compaction, and is cheap to compute."""
     if thread_id is not None:
         thread_id = find_thread(tx, thread_id)

@@ -21,7 +21,7 @@ SELECT_SESSION = (
 )
 
 SELECT_THREAD_NUMBERS = "SELECT number FROM sessions WHERE id IN ({})"
-"""The numbers of threads, used instead of their ids in the table `pieces`."""
+"""The numbers of threads, used instead of their ids in the table `chunks`."""
 
 
 def decode_session(row: Row) -> Session:

@@ -61,7 +61,7 @@ def queue_output(tx: Tx, thread_id: str, key: str) -> None:
     """Queue an output to be indexed for a thread that cites it, unless it is indexed or queued already."""
     select = "SELECT 1 FROM {} WHERE thread_id = ? AND output_id = ?"
     if not any(
-        tx.one(select.format(table), (thread_id, key)) for table in ("unindexed", "piece_details")
+        tx.one(select.format(table), (thread_id, key)) for table in ("unindexed", "chunk_details")
     ):
         tx.run("INSERT INTO unindexed (thread_id, output_id) VALUES (?, ?)", (thread_id, key))
 

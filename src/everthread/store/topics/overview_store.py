@@ -68,10 +68,10 @@ class OverviewStore(StoreTopic):
         """Return the summaries that a session shows."""
         return await self._access.read(overview.list_summaries, session_id)
 
-    async def make_change_marker(
+    async def load_change_marker(
         self, *, tenant: str | None = None, thread_id: str | None = None
     ) -> str:
         """Return a text that changes with every message, call and compaction, and is cheap to compute."""
         return await self._access.read(
-            overview.make_change_marker, tenant=tenant, thread_id=thread_id
+            overview.load_change_marker, tenant=tenant, thread_id=thread_id
         )

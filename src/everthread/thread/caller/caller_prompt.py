@@ -7,7 +7,6 @@ from typing import Any
 
 from everthread.compaction.compaction_result import Compaction
 from everthread.core.caching.claude_cache_marks import find_cache_route
-from everthread.core.messages import Message
 from everthread.core.provider_errors.classification import ErrorVerdict
 from everthread.core.tokens import TokenCounter
 from everthread.core.tokens.budget import Budget
@@ -24,7 +23,6 @@ from everthread.thread.caller.rewrite_maker import RewriteDraft, RewriteMaker, R
 from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
 from everthread.thread.engines.engine_jobs import EngineSetup
 from everthread.thread.engines.summary_wait import SummaryWait
-from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.model_limits import LearntWindow, ModelLimits
 from everthread.thread.policy.call_prices import CallPrices
@@ -56,15 +54,17 @@ class CallerServices:
 class CallerPrompt:
     """The `ManagedPrompt` of one call of a caller."""
 
-    def __init__(self, call: PreparedCall, services: CallerServices) -> None:
+    def __init__(
+        self, call: PreparedCall, services: CallerServices, answer_tokens: int = 0
+    ) -> None:
         self._call = call
         self._services = services
-        self.answer_tokens = 0
+        self._answer_tokens = answer_tokens
         """Tokens of the answer, which the client's next request will hold."""
 
     @property
     def session_id(self) -> str:
-        return self._call.match.thread
+        return self._call.match.thread_id
 
     @property
     def model(self) -> str:
@@ -76,7 +76,7 @@ class CallerPrompt:
 
     def measure_size(self) -> PromptSize:
         call = self._call
-        tokens = self._count_tokens(call.rewrite) + self.answer_tokens
+        tokens = self._count_tokens(call.rewrite) + self._answer_tokens
         fixed_tokens = round(
             call.settings.tokens * self.learnt_usage.calibration.factor(call.model)
         )
@@ -100,14 +100,15 @@ class CallerPrompt:
     async def load_rewrite_state(self) -> None:
         """Find the longest rewrite of the history, the recall rounds after it, and whether a compaction was undone."""
         call = self._call
-        state_keys = [(call.thread, UNDONE_STATE_KEY)]
+        state_keys = [(call.thread_id, UNDONE_STATE_KEY)]
         pending_rounds = None
         if call.match.matched_count:
             source = call.match.source
             pending_rounds = self._services.recall_rounds.find_expected(source)
             state_keys.append((source, recall_rounds.ROUNDS_STATE))
-        call.rewrite, states = await self._services.rewrite_finder.find(call, state_keys)
-        [undone_state, *rounds] = states
+        found = await self._services.rewrite_finder.find(call, state_keys)
+        call.rewrite = found.rewrite
+        [undone_state, *rounds] = found.states
         if call.rewrite is None:
             self.learnt_usage.forget_compaction()  # none was made, or it was undone
         elif rewrite_key(call.rewrite) != call.memory.last_rewrite_key:
@@ -120,26 +121,6 @@ class CallerPrompt:
             call.rounds.load(
                 pending_rounds or rounds[0] or (), call.caller_history, call.settings.api
             )
-
-    async def find_excerpts(self) -> list[Message]:
-        """Find excerpts about the newest message among the messages that left the context, for this call only."""
-        call = self._call
-        setup = self._services.setup
-        finder = ExcerptFinder(setup.store, setup.options.recall, TokenCounter(call.model))
-        max_tokens = finder.find_max_tokens(self.measure_size())
-        is_complete = not call.has_left_messages and call.match.branch_of is None
-        if not max_tokens or (is_complete and setup.options.recall.scope == "thread"):
-            return []  # most calls end here: their messages need not be stored yet
-        match = await call.recorder.store_request()
-        tip = await setup.store.get_compression_tip(match.thread)
-        visible_thread = VisibleThread(
-            match.tenant,
-            match.thread,
-            session=match.thread,
-            messages=await setup.store.messages(tip),
-            is_complete=is_complete,
-        )
-        return await finder.find(visible_thread, max_tokens, setup.listener)
 
     async def can_compact(self, order: CompactionOrder) -> bool:  # noqa: ARG002 - the worker plans
         return not self._call.caller_history.is_single_text
@@ -254,12 +235,12 @@ class CallerPrompt:
             setup.make_engine,
             self.model,
             budget,
-            setup.find_summary_key(self._call.caller_history.client_scope.tenant),
+            setup.derive_summary_key(self._call.caller_history.client_scope.tenant),
         )
 
     async def _find_newer_rewrite(self) -> Rewrite | None:
         """Find a longer rewrite that another request or process made in the meantime."""
-        longest, _ = await self._services.rewrite_finder.find(self._call)
+        longest = (await self._services.rewrite_finder.find(self._call)).rewrite
         return longest if longest is not None and self._covers_more(longest) else None
 
     def _covers_more(self, rewrite: Rewrite) -> bool:
@@ -287,7 +268,7 @@ class CallerPrompt:
         return RewriteTask(
             call.caller_history,
             call.settings,
-            thread_id=match.thread,
+            thread_id=match.thread_id,
             engine_key=self._services.rewrite_finder.list_engine_keys(call.settings)[0],
             order=order,
             budget=call.compute_budget(self._services.setup.options),
@@ -300,7 +281,7 @@ class CallerPrompt:
 
     def _summarizer_context(self) -> SummarizerContext:
         call = self._call
-        thread = call.match.thread
+        thread_id = call.match.thread_id
         route = Route(
             call.model,
             call.settings.api,
@@ -309,10 +290,10 @@ class CallerPrompt:
         )
 
         def report(kind: str, **details: Any) -> None:
-            self.emit(events.make_engine_event(thread, kind, details))
+            self.emit(events.make_engine_event(thread_id, kind, details))
 
         def note_cancelled(request: ModelRequest) -> None:
-            self._services.accounting.note_cancelled(thread, request, call.settings.charge)
+            self._services.accounting.note_cancelled(thread_id, request, call.settings.charge)
 
         return SummarizerContext(
             route,

@@ -74,7 +74,7 @@ class CallerHistory:
     kind: SessionKind = "main"
     """Whether this is a conversation, a subagent's thread or a side call."""
     leading_compaction: LeadingCompaction | None = None
-    """The compaction that replaces earlier messages; None if the history is complete."""
+    """The compaction that replaces earlier messages, or None if the history is complete."""
     has_one_role: bool = True
     """Whether the system prompt stays the same, so that a call with another one is a side call.
 
@@ -142,9 +142,9 @@ class CallSettings:
     is_rewritable: bool = True
     """Whether the call may be changed."""
     charge: ChargeUsage | None = None
-    """Charges the usage of a summary to the caller's account; None if nobody is charged."""
+    """Charges the usage of a summary to the caller's account, or is None if no account is charged."""
     check_permission: CheckPermission | None = None
-    """Called before a summary is paid for; None if there is only one user."""
+    """Called before a summary is paid for. It is None if there is only one user."""
 
     @property
     def model(self) -> str:

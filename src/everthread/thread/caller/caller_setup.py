@@ -35,7 +35,7 @@ class CallerSetup(ThreadSetup):
     is_sole_writer: Callable[[], bool] = is_never_sole_writer
     """Return whether no other process extends these threads now. If so, a call can be stored with its answer."""
 
-    def find_summary_key(self, tenant: str) -> bytes:
+    def derive_summary_key(self, tenant: str) -> bytes:
         """Return the key that tags this tenant's summaries, so that another tenant's summary is not accepted.
 
         The default tenant uses the store's own key, like `everthread compress`.

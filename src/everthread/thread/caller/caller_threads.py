@@ -37,6 +37,7 @@ from everthread.thread.caller.rewrite_search import RewriteFinder, rewrite_key
 from everthread.thread.caller.thread_memory import ThreadMemories, ThreadMemory
 from everthread.thread.engines.engine_jobs import CompactionRunner, EngineSetup
 from everthread.thread.events import Notice, RecordFailed
+from everthread.thread.lookup.recalled_excerpts import ExcerptFinder, VisibleThread
 from everthread.thread.managed_prompt import CompactionOrder
 from everthread.thread.managed_thread import ManagedThread
 from everthread.thread.matching.pending_links import PendingLinks
@@ -92,24 +93,24 @@ class CallerThreads:
         )
         self._policy = CompactionPolicy(setup.options, setup.wall_clock)
 
-    def hold_thread_while_opening(self, thread: str | None) -> AbstractAsyncContextManager[None]:
+    def hold_thread_while_opening(self, thread_id: str | None) -> AbstractAsyncContextManager[None]:
         """Return a context that makes other calls of a known thread wait while one is read and opened."""
-        memory = None if thread is None else self.memories.find(thread)
+        memory = None if thread_id is None else self.memories.find(thread_id)
         return nullcontext() if memory is None else memory.matching_lock
 
     async def open(
         self,
         caller_history: CallerHistory,
         settings: CallSettings,
-        thread: str = "",
+        thread_id: str = "",
         known_length: int = 0,
     ) -> PreparedCall:
         """Find the thread that a history belongs to, and announce its messages before they are stored.
 
-        `thread`, `known_length`: set if the caller knows that the history continues this thread after
+        `thread_id`, `known_length`: set if the caller knows that the history continues this thread after
         `known_length` messages.
         """
-        match = self._index.match_end(caller_history, thread, known_length)
+        match = self._index.match_end(caller_history, thread_id, known_length)
         match = match or await self._index.find_match(caller_history, settings)
         memory = await self._load_memory(
             match, is_shortened=caller_history.leading_compaction is not None
@@ -151,20 +152,20 @@ class CallerThreads:
 
     async def _load_memory(self, match: ThreadMatch, *, is_shortened: bool) -> ThreadMemory:
         """Return the memory of a thread. `is_shortened`: whether the caller no longer sends the thread's beginning."""
-        memory = self.memories.find(match.thread)
+        memory = self.memories.find(match.thread_id)
         if memory is not None:
             memory.continues_other = memory.continues_other or is_shortened
             return memory
         store = self.setup.store
-        source = match.branch_of[0] if match.branch_of else match.thread
+        source = match.branch_of[0] if match.branch_of else match.thread_id
         state = await store.state.get_state(source, CALLER_STATE) if match.matched_count else None
-        new_memory = self.memories.remember(match.thread, state, is_stored=not match.is_new)
+        new_memory = self.memories.remember(match.thread_id, state, is_stored=not match.is_new)
         new_memory.has_recall_rounds = await self._services.recall_rounds.has_any(match)
         if is_shortened or match.is_new:
             new_memory.continues_other = is_shortened or match.continues_other
         else:
             new_memory.continues_other = await store.client_histories.continues_other_thread(
-                match.thread
+                match.thread_id
             )
         return new_memory
 
@@ -190,7 +191,7 @@ class CallerThreads:
             await prompt.load_rewrite_state()
             if call.is_compaction_undone and not prompt.measure_size().is_full:
                 return PolicyDecision(CompactionTiming.NOT_DUE)
-            thread = self._make_managed_thread(call, prompt)
+            thread = self._make_managed_thread(call)
             return await thread.compact_if_needed(reason=CompactionReason.IN_LOOP)
 
     def _needs_no_compaction(self, call: PreparedCall) -> bool:
@@ -238,13 +239,30 @@ class CallerThreads:
 
     async def find_excerpts(self, call: PreparedCall) -> list[Message]:
         """Find excerpts about the newest message among the messages that left the context, for this call only."""
+        counter = TokenCounter(call.model)
+        finder = ExcerptFinder(self.setup.store, self.setup.options.recall, counter)
         try:
-            excerpts = await CallerPrompt(call, self._services).find_excerpts()
+            max_tokens = finder.compute_max_tokens(
+                CallerPrompt(call, self._services).measure_size()
+            )
+            is_complete = not call.has_left_messages and call.match.branch_of is None
+            if not max_tokens or (is_complete and self.setup.options.recall.scope == "thread"):
+                return []  # most calls end here: their messages need not be stored yet
+            match = await call.recorder.store_request()
+            tip = await self.setup.store.get_compression_tip(match.thread_id)
+            visible_thread = VisibleThread(
+                match.tenant,
+                match.thread_id,
+                session=match.thread_id,
+                messages=await self.setup.store.list_messages(tip),
+                is_complete=is_complete,
+            )
+            excerpts = await finder.find(visible_thread, max_tokens, self.setup.listener)
         except EverthreadError as error:  # the call goes without
             text = f"Nothing was recalled for this call: {error}"
-            self.setup.listener(Notice(call.thread, text))
+            self.setup.listener(Notice(call.thread_id, text))
             return []
-        call.estimate += TokenCounter(call.model).messages(excerpts)
+        call.estimate += counter.messages(excerpts)
         return excerpts
 
     async def compact_manually(
@@ -252,7 +270,7 @@ class CallerThreads:
     ) -> str:
         """Compact regardless of the size. Return the reason if nothing changed, else an empty text.
 
-        `window`: the window to compact for; None for the model's.
+        `window`: the window to compact for, or None to use the model's.
         """
         if window:
             call.limits = replace(call.limits, window=window)
@@ -277,7 +295,7 @@ class CallerThreads:
             if stored_rounds:
                 call.memory.has_recall_rounds = True
                 call.rounds.stored_rounds = stored_rounds
-                self._services.recall_rounds.expect(call.thread, stored_rounds)
+                self._services.recall_rounds.expect(call.thread_id, stored_rounds)
         return answer
 
     async def record(
@@ -299,9 +317,8 @@ class CallerThreads:
                 self._services.recall_rounds.stop_expecting(call.rounds.stored_rounds)
         is_managed = call.settings.is_rewritable and not call.caller_history.is_single_text
         if outcome.is_success and is_managed and not call.is_compaction_undone:
-            prompt = CallerPrompt(call, self._services)
-            prompt.answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
-            thread = self._make_managed_thread(call, prompt)
+            answer_tokens = outcome.usage.output_tokens if outcome.usage else 0
+            thread = self._make_managed_thread(call, answer_tokens)
             await thread.prepare_ahead()
             if self.setup.options.compact_when_idle:
                 thread.start_idle_timer()
@@ -347,7 +364,7 @@ class CallerThreads:
             for observed in (*earlier_usage, reported):
                 thread.learn_from_usage(observed, call.settings.request.params)
         usage = [
-            self._services.accounting.price_call(call.thread, call.model, earlier)
+            self._services.accounting.price_call(call.thread_id, call.model, earlier)
             for earlier in earlier_usage
         ]
         if outcome.is_success or outcome.usage is not None:
@@ -362,11 +379,11 @@ class CallerThreads:
             await call.recorder.store_outcome(answer, usage, state)
             for record in usage:
                 self._services.accounting.report(record)
-            if self._services.accounting.has_unrecorded_cancelled(call.thread):
-                await self._services.accounting.record_cancelled(call.thread)
+            if self._services.accounting.has_unrecorded_cancelled(call.thread_id):
+                await self._services.accounting.record_cancelled(call.thread_id)
             if call.rounds.stored_rounds:
                 await self._services.recall_rounds.store_rounds(
-                    call.thread, call.rounds.stored_rounds
+                    call.thread_id, call.rounds.stored_rounds
                 )
         except EverthreadError as error:
             self._report_unrecorded(call, error)
@@ -379,7 +396,7 @@ class CallerThreads:
                 self._report_unrecorded(call, error)
 
     def _report_unrecorded(self, call: PreparedCall, error: EverthreadError) -> None:
-        self.setup.listener(RecordFailed(call.thread, str(error)))
+        self.setup.listener(RecordFailed(call.thread_id, str(error)))
 
     def _price_calls(self, call: PreparedCall, outcome: Outcome) -> list[NewUsage]:
         """Return the usage of recall rounds, then of the caller's call, estimated if the provider reported none."""
@@ -391,19 +408,19 @@ class CallerThreads:
                 CanonicalUsage(), outcome.reply, call.estimate, counter
             )
         recall_records = [
-            self._services.accounting.price_call(call.thread, call.model, round_usage)
+            self._services.accounting.price_call(call.thread_id, call.model, round_usage)
             for round_usage in outcome.recall_usage
         ]
         call_record = self._services.accounting.price_call(
-            call.thread, call.model, usage, is_estimated=estimated
+            call.thread_id, call.model, usage, is_estimated=estimated
         )
         return [*recall_records, call_record]
 
     def _make_managed_thread(
-        self, call: PreparedCall, prompt: CallerPrompt | None = None
+        self, call: PreparedCall, answer_tokens: int = 0
     ) -> ManagedThread[RewriteDraft]:
-        """Return the managed thread of a call. `prompt`: the call's prompt, if it was made already."""
-        prompt = prompt or CallerPrompt(call, self._services)
+        """Return the managed thread of a call. A call that kept it would refer to itself, and stay in memory."""
+        prompt = CallerPrompt(call, self._services, answer_tokens)
         return ManagedThread(prompt, self._policy, self.setup.timer, call.memory.preparation)
 
     def start_worker(self) -> None:

@@ -73,7 +73,7 @@ class SizeCache:
         ]
 
     def count_together(self, api: Api, model: str, key: Any, wire_messages: Sequence[Any]) -> int:
-        """Return the tokens of these messages together. They are cached under `key`, of which only a digest is kept."""
+        """Return the tokens of these messages together, and cache them under a digest of `key`."""
         if not isinstance(key, bytes) or len(key) > 64:
             key = sha256(repr(key).encode("utf-8", "surrogatepass")).digest()
         return self._count_once(

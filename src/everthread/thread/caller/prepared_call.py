@@ -8,7 +8,7 @@ from typing import Any
 from everthread.core.tokens.budget import Budget
 from everthread.store.rewrite_records import Rewrite
 from everthread.thread.caller.caller_request import CallerHistory, CallSettings
-from everthread.thread.caller.recall_rounds import RESULT_PARTS, CallRounds
+from everthread.thread.caller.recall_rounds import CallRounds
 from everthread.thread.caller.recorder import CallRecorder
 from everthread.thread.caller.start_replacement import (
     match_unchanged,
@@ -21,6 +21,7 @@ from everthread.thread.model_limits import CallLimits
 from everthread.thread.policy.context_options import ContextOptions
 from everthread.thread.recovery import RecoveryAttempts
 from everthread.thread.wire_messages import encode_value
+from everthread.wire.codecs import CODECS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ class MessageEdit:
 class PreparedCall:
     """One call of a managed thread, and the prompt to send for it.
 
-    The opened values stay the same. `CallerPrompt` chooses the rewrite and learns limits, and
-    `CallerThreads.remember_prompt` sets the estimate and the largest output of the prompt that is about to be sent.
+    `CallerPrompt` chooses the rewrite and learns limits. `CallerThreads` sets the estimate and the largest output when
+    the prompt is about to be sent. The history, the settings, the memory and the recorder stay the same.
     """
 
     caller_history: CallerHistory
@@ -53,7 +54,7 @@ class PreparedCall:
     attempts: RecoveryAttempts = field(default_factory=RecoveryAttempts)
     """The attempts to recover from refusals."""
     rewrite: Rewrite | None = None
-    """The rewrite that replaces the beginning of the history; None if there is none."""
+    """The rewrite that replaces the beginning of the history, or None if the history has none."""
     max_output: int | None = None
     """The largest output that fits beside the prompt in a learnt window."""
     is_compaction_undone: bool = False
@@ -64,8 +65,8 @@ class PreparedCall:
         return self.recorder.match
 
     @property
-    def thread(self) -> str:
-        return self.recorder.match.thread
+    def thread_id(self) -> str:
+        return self.recorder.match.thread_id
 
     @property
     def model(self) -> str:
@@ -78,7 +79,7 @@ class PreparedCall:
 
     @property
     def note(self) -> str:
-        """The note to put after the system prompt; empty if there is none."""
+        """The note to put after the system prompt, or an empty string if the rewrite has none."""
         return self.rewrite.state.note if self.rewrite else ""
 
     @property
@@ -88,7 +89,7 @@ class PreparedCall:
 
     @property
     def expects_more_calls(self) -> bool:
-        """Whether a further call is likely, so that caching this prompt pays; False for a one-shot prompt."""
+        """Whether a further call is likely, so that caching this prompt pays. It does not pay for a one-shot prompt."""
         return (
             bool(self.settings.request.tools)
             or bool(self.match.matched_count)
@@ -180,7 +181,7 @@ class PreparedCall:
 
     def _add_blocks(self, wire_message: Any, encoded_blocks: str) -> str:
         """Return a message as text, with the results of recall calls before its own content."""
-        name = RESULT_PARTS[self.settings.api]
+        name = CODECS[self.settings.api].request_fields.results_field
         content = ",".join([encoded_blocks, *map(encode_value, wire_message[name])])
         text_without_content = encode_value({**wire_message, name: None})
         return text_without_content.replace(f'"{name}":null', f'"{name}":[{content}]', 1)

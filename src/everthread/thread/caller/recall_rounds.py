@@ -1,4 +1,4 @@
-"""Keep rounds of our own recall tool with the thread. The caller does not see them.
+"""Keep the rounds of our own recall tool, which the caller does not see, with their thread.
 
 In later prompts, the calls and their results replace the answer that the caller knows, byte for byte, until a
 compaction covers them.
@@ -18,10 +18,9 @@ from everthread.thread.caller.caller_request import CallerHistory
 from everthread.thread.matching.history import History
 from everthread.thread.matching.thread_match import ThreadMatch
 from everthread.thread.wire_messages import encode_value
+from everthread.wire.codecs import CODECS
 from everthread.wire.gemini.field_names import get_object_field
 
-RESULT_PARTS: Mapping[Api, str] = {"anthropic": "content", "gemini": "parts"}
-"""The field of a message that holds results, in protocols in which one message holds all of them."""
 MAX_RECALL_ROUNDS = 3
 """Maximum rounds of lookups for one answer. After these the tool is no longer offered."""
 RECALL_TIMEOUT_SECONDS = 90.0
@@ -35,10 +34,10 @@ class RecallRounds:
     """The messages that replace one answer of the history: recall calls, results and the answer."""
 
     start: str
-    start_skeleton: str
+    start_loose_digest: str
     """Digest (`start`) and loose digest of the history before the answer."""
     end: str
-    end_skeleton: str
+    end_loose_digest: str
     """Digest (`end`) and loose digest of the history up to the end of the answer."""
     texts: list[str]
     """The messages to send upstream in place of the answer."""
@@ -46,13 +45,13 @@ class RecallRounds:
     """Results to put before the caller's own in the message after the answer."""
 
     def find_span(self, history: History) -> tuple[int, int] | None:
-        """Return the start and end of the answer in a history; None if the history does not hold it."""
+        """Return the start and end of the answer in a history, or None if the history does not hold it."""
         start = _find_position(history.digests, self.start) or _find_position(
-            history.loose_digests, self.start_skeleton
+            history.loose_digests, self.start_loose_digest
         )
         end = _find_position(history.digests, self.end)
-        if end is None and self.end_skeleton in history.loose_digests:
-            end = len(history) - history.loose_digests[::-1].index(self.end_skeleton)
+        if end is None and self.end_loose_digest in history.loose_digests:
+            end = len(history) - history.loose_digests[::-1].index(self.end_loose_digest)
         return (start, end) if start is not None and end is not None and start < end else None
 
 
@@ -71,7 +70,7 @@ class CallRounds:
     wire_messages: list[Any] = field(default_factory=list)
     """The same messages, decoded."""
     last_round_texts: list[str] = field(default_factory=list)
-    """The messages of the last round, whose answer the caller gets; it has other calls than of our tool, or none."""
+    """The messages of the last round. The caller gets its answer, because not all of its calls are of our tool."""
     blocks: str = ""
     round_count: int = 0
     call_count: int = 0
@@ -158,7 +157,7 @@ class CallRounds:
             history.digest(len(history)),
             history.loose_digest(len(history)),
             end=answered_history.digest(len(answered_history)),
-            end_skeleton=answered_history.loose_digest(len(answered_history)),
+            end_loose_digest=answered_history.loose_digest(len(answered_history)),
             texts=[*self.texts, *self.last_round_texts],
             blocks=self.blocks,
         )
@@ -170,12 +169,13 @@ class CallRounds:
 
 def _can_take_blocks(caller_history: CallerHistory, index: int, api: Api) -> bool:
     """Return whether the message at `index` holds results of the caller's calls, so that others can go before them."""
-    if index >= len(caller_history.wire_messages) or api not in RESULT_PARTS:
+    results_field = CODECS[api].request_fields.results_field
+    if results_field is None or index >= len(caller_history.wire_messages):
         return False
     wire_message = caller_history.wire_messages[index]
     if not isinstance(wire_message, dict) or wire_message.get("role") == "assistant":
         return False
-    parts = wire_message.get(RESULT_PARTS[api])
+    parts = wire_message.get(results_field)
     return isinstance(parts, list) and any(_is_result(part) for part in parts)
 
 
@@ -202,7 +202,7 @@ class RecallRoundsStore:
         return bool(await self._store.state.get_state(match.source, ROUNDS_STATE))
 
     def find_expected(self, thread_id: str) -> list[dict[str, Any]] | None:
-        """Return a thread's rounds that are being stored; None if there are none."""
+        """Return a thread's rounds that are being stored, or None if there are none."""
         return self._expected.get(thread_id)
 
     def expect(self, thread_id: str, stored_rounds: list[dict[str, Any]]) -> None:

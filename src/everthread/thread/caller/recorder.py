@@ -1,7 +1,7 @@
 """Store a call and its answer.
 
-Every append names the last link of the thread that its writer has seen. If another writer has extended the thread
-since, the store refuses the append, and the writer reads the thread again.
+Every append names the last link that its writer has seen in the thread. If another writer has extended the thread
+since, the store refuses the append, and the recorder looks for the thread again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class CallRecorder:
         self._pending_request: PendingLink | None = None
         """The link at the end of the history, until it is stored."""
         self._storing_task: asyncio.Future[ThreadMatch] | None = None
-        """The task that stores the messages; None if storing waits for the answer."""
+        """The task that stores the messages, or None while storing waits for the answer."""
         self._delay_timer: asyncio.TimerHandle | None = None
         """The timer that stores the messages if no answer comes in time."""
 
@@ -176,7 +176,7 @@ class CallRecorder:
         try:
             await self._store_call(UnstoredOutcome())
         except EverthreadError as error:
-            self._listener(RecordFailed(self.match.thread, str(error)))
+            self._listener(RecordFailed(self.match.thread_id, str(error)))
         return self.match
 
     async def _store_call(self, outcome: UnstoredOutcome) -> None:
@@ -194,7 +194,7 @@ class CallRecorder:
                 self._pending_request.store_now = None
                 is_kept = self.is_stored and not self.match.is_inside
                 self._index.finish_pending(
-                    self._pending_request, self.match.thread if is_kept else None
+                    self._pending_request, self.match.thread_id if is_kept else None
                 )
 
     async def _store_request_steps(self, outcome: UnstoredOutcome) -> None:
@@ -252,7 +252,7 @@ class CallRecorder:
         self._memory.is_stored = True
         if self.match.branch_of is not None:
             parent_id = self.match.branch_of[0]
-            self._listener(Branched(request_end.thread, parent_id, self.match.matched_count))
+            self._listener(Branched(request_end.thread_id, parent_id, self.match.matched_count))
         self.match = request_end
 
     async def _match_again(self) -> None:
@@ -263,14 +263,14 @@ class CallRecorder:
         )
 
     async def _make_request_steps(self) -> list[ThreadStep]:
-        """List the steps of the request; off the event loop if it has many new messages."""
+        """List the steps of the request. Decode many new messages off the event loop."""
         new_count = len(self.caller_history) - self.match.matched_count
         if new_count <= MAX_LOOP_MESSAGES:
             return self._list_request_steps()
         return await asyncio.to_thread(self._list_request_steps)
 
     def _list_request_steps(self) -> list[ThreadStep]:
-        """List the steps to the request's end that its thread lacks.
+        """List the steps that the thread lacks up to the end of the request.
 
         A new thread also has a link at the end of its opening: another process may be about to store that request.
         """
@@ -278,7 +278,7 @@ class CallRecorder:
         length = len(self.caller_history)
         if match.matched_count == length and not match.is_new:
             return []
-        if match.is_new and not match.previous and match.branch_of is None:
+        if match.is_new and not match.previous_digest and match.branch_of is None:
             opening_count = count_opening_messages(self.caller_history.wire_messages)
             return [
                 self._make_request_step(start, end)
@@ -294,7 +294,7 @@ class CallRecorder:
         settings = self.settings
         client = caller_history.client
         session = NewSession(
-            id=match.thread,
+            id=match.thread_id,
             kind="side" if match.side_of else caller_history.kind,
             parent=match.side_of or None,
             tenant=match.tenant,
@@ -322,7 +322,7 @@ class CallRecorder:
     def _make_answer_step(self, answer: PendingAnswer) -> ThreadStep:
         """Return the step that stores the answer."""
         session = NewSession(
-            id=self.match.thread,
+            id=self.match.thread_id,
             tenant=self.match.tenant,
             platform=self.caller_history.client.platform,
         )

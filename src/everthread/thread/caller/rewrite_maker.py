@@ -1,7 +1,7 @@
 """Make rewrites: the messages that replace the beginning of a client's history.
 
-A rewrite is never changed. A request whose beginning has one uses it; if two are made at the same time, both requests
-use the first. So the next, longer request begins with the same bytes, in every process.
+A rewrite is never changed, only deleted by an undo. A request whose beginning has one uses it; if two are made at the
+same time, both requests use the first. So the next, longer request begins with the same bytes, in every process.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class RewriteDraft:
 
     compaction: Compaction
     rewrite: Rewrite | None = None
-    """None if nothing could be made smaller."""
+    """The rewrite, or None if nothing could be made smaller."""
     new_rewrite: NewRewrite | None = None
-    """The rewrite to store; None if another request or process stored it already."""
+    """The rewrite to store, or None if another request or process stored it already."""
     base_rewrite: Rewrite | None = None
     """The rewrite that the new one continues."""
 
@@ -135,7 +135,7 @@ class RewriteMaker:
         events: ReportProgress,
     ) -> RewriteDraft:
         """Make a rewrite that covers more than the previous one. Only the usage of its summary is stored."""
-        target_tokens = task.order.find_target_tokens(task.tokens, task.budget.threshold)
+        target_tokens = task.order.compute_target_tokens(task.tokens, task.budget.threshold)
         job = await self._make_job(task, setup, target_tokens)
         result = await self._runner.run(setup, job, summarizer, wait=wait, events=events)
         cost = await self._accounting.record_summary(
@@ -156,7 +156,10 @@ class RewriteMaker:
         return draft if refitted_draft.rewrite is None else refitted_draft
 
     async def commit(self, draft: RewriteDraft, order: CompactionOrder) -> Rewrite:
-        """Store a rewrite and the outputs it cites; return the stored one, which another process may have made."""
+        """Store a rewrite and the outputs that it cites.
+
+        Return the stored rewrite, which another process may have made.
+        """
         if draft.new_rewrite is None:
             raise EngineError("a compaction that changed nothing cannot be committed")
         rewrite = draft.new_rewrite.rewrite

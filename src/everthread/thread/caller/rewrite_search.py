@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from everthread.compaction.summary.summary_message import make_tools_key, split_tools_key
 from everthread.store.rewrite_records import Rewrite, RewriteSearchState
@@ -22,6 +22,17 @@ def rewrite_key(rewrite: Rewrite) -> str:
     The key stays the same in another process, when the client re-words its answers, and when the tools change.
     """
     return f"{rewrite.replaced_count} {rewrite.loose_digest} {rewrite.strength} {rewrite.depth}"
+
+
+class FoundRewrite(NamedTuple):
+    """The result of a search for the rewrite of a history."""
+
+    rewrite: Rewrite | None
+    """The longest rewrite that fits, or None if the history has none."""
+    states: Sequence[Any | None]
+    """The stored states that were requested with it."""
+    search_state: RewriteSearchState | None
+    """The state from which the thread's next search continues."""
 
 
 class RewriteFinder:
@@ -48,20 +59,20 @@ class RewriteFinder:
 
     async def find(
         self, call: PreparedCall, state_keys: Sequence[tuple[str, str]] = ()
-    ) -> tuple[Rewrite | None, Sequence[Any | None]]:
-        """Return the longest rewrite that fits a call's history, and the requested states.
+    ) -> FoundRewrite:
+        """Find the longest rewrite that fits a call's history, and load the requested states.
 
         `state_keys`: scope and key of each stored state to load as well.
         """
         memory = call.memory
         engine_keys = self.list_engine_keys(call.settings)
-        rewrite, memory.last_search, states = await self._search(
-            call.caller_history, engine_keys, memory.last_search, state_keys
-        )
-        if memory.last_engine_keys != engine_keys and call.match.matched_count:
-            memory.last_engine_keys = engine_keys
-            rewrite = await self._adopt_longer(call, engine_keys[0], rewrite) or rewrite
-        return rewrite, states
+        found = await self._search(call.caller_history, engine_keys, memory.last_search, state_keys)
+        memory.last_search = found.search_state
+        if memory.last_engine_keys == engine_keys or not call.match.matched_count:
+            return found
+        memory.last_engine_keys = engine_keys
+        adopted_rewrite = await self._adopt_longer(call, engine_keys[0], found.rewrite)
+        return found if adopted_rewrite is None else found._replace(rewrite=adopted_rewrite)
 
     async def _search(
         self,
@@ -69,10 +80,10 @@ class RewriteFinder:
         engine_keys: Sequence[str],
         last_search: RewriteSearchState | None = None,
         state_keys: Sequence[tuple[str, str]] = (),
-    ) -> tuple[Rewrite | None, RewriteSearchState | None, Sequence[Any | None]]:
+    ) -> FoundRewrite:
         """Find the longest rewrite that fits a history, from the first of the engines that has one."""
         history = caller_history.history
-        candidates, search, states = await self._store.client_histories.match_rewrites(
+        candidates, search_state, states = await self._store.client_histories.match_rewrites(
             caller_history.client_scope.tenant,
             engine_keys,
             history.digests,
@@ -85,8 +96,8 @@ class RewriteFinder:
             trimmed_rewrites = await self._find_client_trimmed(similar_rewrites, history, longest)
             best_rewrite = next(iter([*trimmed_rewrites, *exact_rewrites]), None)
             if best_rewrite is not None:
-                return best_rewrite, search, states
-        return None, search, states
+                return FoundRewrite(best_rewrite, states, search_state)
+        return FoundRewrite(None, states, search_state)
 
     async def _adopt_longer(
         self, call: PreparedCall, engine_key: str, known_rewrite: Rewrite | None
@@ -102,7 +113,7 @@ class RewriteFinder:
             other_engine, other_names = split_tools_key(other_key)
             if other_engine != engine or not names or other_names in ((), names):
                 continue
-            rewrite, _, _ = await self._search(call.caller_history, [other_key])
+            rewrite = (await self._search(call.caller_history, [other_key])).rewrite
             if rewrite is not None and rewrite.replaced_count > length:
                 length = rewrite.replaced_count
                 text = rewrite.replacement.decode()

@@ -74,7 +74,7 @@ def rename_reading_tools(text: str, old_names: Sequence[str], new_names: Sequenc
 
 
 def _choose_reader(names: Sequence[str]) -> str | None:
-    """Return the first tool that can read a stored output; None if no tool can."""
+    """Return the first tool that can read a stored output, or None if no tool can."""
     readers = (name for name in names if name.lower().endswith(("recall", "expand")))
     return next(readers, None)
 

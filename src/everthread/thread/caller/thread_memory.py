@@ -57,18 +57,18 @@ class ThreadMemories:
     def __init__(self) -> None:
         self._memories: RecentDict[str, ThreadMemory] = RecentDict(MAX_THREADS)
 
-    def find(self, thread: str) -> ThreadMemory | None:
+    def find(self, thread_id: str) -> ThreadMemory | None:
         """Return the memory of a thread, or None, and mark the thread as recently used."""
-        memory = self._memories.get(thread)
+        memory = self._memories.get(thread_id)
         if memory is not None:
-            self._memories.move_to_end(thread)
+            self._memories.move_to_end(thread_id)
         return memory
 
     def remember(
-        self, thread: str, state: Mapping[str, Any] | None, *, is_stored: bool
+        self, thread_id: str, state: Mapping[str, Any] | None, *, is_stored: bool
     ) -> ThreadMemory:
         """Remember a thread that is new to this process, with its stored state."""
-        memory = self._memories[thread] = ThreadMemory(
+        memory = self._memories[thread_id] = ThreadMemory(
             LearntUsage.load(state),
             last_rewrite_key=state.get(_REWRITE_FIELD) if state is not None else None,
             is_stored=is_stored,

@@ -41,6 +41,7 @@ from everthread.thread.engines.summary_wait import SummaryWait
 from everthread.thread.engines.worker_processes import MAX_PROCESSES, WorkerProcesses
 
 T = TypeVar("T")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
 Input = TypeVar("Input", CompactionInput, RefitInput)
 MAX_THREADS = 16
 """Third-party engines that run at the same time; most of them wait for a model."""
@@ -75,7 +76,7 @@ class EngineSetup:
         )
 
 
-class EngineJob(Protocol[Input]):
+class EngineJob(Protocol[Input, ResultT_co]):
     """A history to compact or to refit, and what to make of the engine's compaction. It can be pickled."""
 
     def restore_engine(self, engine: ContextEngine) -> None:
@@ -88,7 +89,7 @@ class EngineJob(Protocol[Input]):
 
     def make_result(
         self, engine: ContextEngine, engine_input: Input, compaction: Compaction
-    ) -> Any:
+    ) -> ResultT_co:
         """Return the result of the job."""
         ...
 
@@ -119,12 +120,12 @@ class CompactionRunner:
     async def run(
         self,
         setup: EngineSetup,
-        job: EngineJob[Input],
+        job: EngineJob[Input, ResultT_co],
         summarizer: Summarizer | None = None,
         *,
         wait: SummaryWait | None = None,
         events: ReportProgress = ignore_event,
-    ) -> Any:
+    ) -> ResultT_co:
         """Run a job and return its result. End the job if it takes too long or its caller is cancelled.
 
         Without a summariser, the journal writes the summary. `wait`: limits the wait for a model. `events`: called with
@@ -173,14 +174,16 @@ class CompactionRunner:
     async def _run_in_processes(
         self,
         setup: EngineSetup,
-        job: EngineJob[Input],
+        job: EngineJob[Input, ResultT_co],
         summarizer: Summarizer,
         *,
         wait: SummaryWait,
-    ) -> Any:
+    ) -> ResultT_co:
         """Run a job step by step in worker processes, and ask for drafts in between."""
         has_model = may_call_model(summarizer)
-        step = await self._processes.call(run_job_step, setup, job, has_model)
+        step: ResultT_co | PausedPlan = await self._processes.call(
+            run_job_step, setup, job, has_model
+        )
         while isinstance(step, PausedPlan):
             drafts = await wait.ask(summarizer, step.requests)
             step = await self._processes.call(
@@ -195,7 +198,7 @@ def load_engine_code(setup: EngineSetup) -> None:
     load_tokenizer(setup.model)
 
 
-def _read_job(engine: ContextEngine, job: EngineJob[Input]) -> Input:
+def _read_job(engine: ContextEngine, job: EngineJob[Input, Any]) -> Input:
     """Restore the engine's state, and return the input of the job."""
     job.restore_engine(engine)
     return job.read()
@@ -203,31 +206,28 @@ def _read_job(engine: ContextEngine, job: EngineJob[Input]) -> Input:
 
 def run_job_step(
     setup: EngineSetup,
-    job: EngineJob[Input],
+    job: EngineJob[Input, ResultT_co],
     has_model: bool,  # noqa: FBT001 - called in a worker
     paused_plan: bytes = b"",
     drafts: Sequence[SummaryDraft] = (),
-) -> Any:
+) -> ResultT_co | PausedPlan:
     """Run a job until it needs drafts, and return the paused plan; or until its end, and return its result.
 
     `paused_plan`: the plan to continue with the drafts that it requested; empty to start the job.
     """
     engine = _create_planning_engine(setup)
-    step: Compaction | Plan
     with wrap_failure(engine.name):
         if paused_plan:
             job.restore_engine(engine)
             engine_input, plan = pickle.loads(paused_plan)  # noqa: S301  # nosec B301  a plan of our own
-            step = engine.finish(plan, drafts)
+            step = engine.resume(plan, drafts)
         else:
             engine_input = _read_job(engine, job)
             if isinstance(engine_input, CompactionInput):
                 engine_input = replace(engine_input, has_model=has_model)
-            step = engine.begin(engine_input, engine.current_state())
-        while not isinstance(step, Compaction):
-            if step.requests:
-                return PausedPlan(step.requests, pickle.dumps((engine_input, step)))
-            step = engine.finish(step, ())
+            step = engine.start(engine_input, engine.current_state())
+        if isinstance(step, Plan):
+            return PausedPlan(step.requests, pickle.dumps((engine_input, step)))
         check_compaction(engine.name, step, engine_input.message_count)
         return job.make_result(engine, engine_input, step)
 

@@ -53,7 +53,7 @@ class LookupCache:
         while has_more:
             start = len(turn_by_message)
             turn = max(turn_by_message.values(), default=0)
-            page = await store.history(thread, start=start, limit=MESSAGES_PER_QUERY)
+            page = await store.load_history(thread, start=start, limit=MESSAGES_PER_QUERY)
             for stored_message in page:
                 turn += is_user_message(stored_message.body)
                 turn_by_message[stored_message.id] = turn

@@ -76,7 +76,7 @@ async def _read_messages(store: Store, thread: str) -> AsyncIterator[list[Excerp
     turn = 0
     tool_by_call: dict[str, str] = {}
     for start in itertools.count(0, MESSAGES_PER_QUERY):
-        page = await store.history(thread, start=start, limit=MESSAGES_PER_QUERY)
+        page = await store.load_history(thread, start=start, limit=MESSAGES_PER_QUERY)
         texts = []
         for stored_message in page:
             turn += is_user_message(stored_message.body)

@@ -67,7 +67,7 @@ class ExcerptFinder:
         self._options = options
         self._counter = counter
 
-    def find_max_tokens(self, size: PromptSize) -> int:
+    def compute_max_tokens(self, size: PromptSize) -> int:
         """Return the maximum tokens of excerpts beside a prompt; 0 if none are allowed."""
         if not self._options.enabled:
             return 0

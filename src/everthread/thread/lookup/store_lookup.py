@@ -79,7 +79,7 @@ class StoreLookup:
 
     async def _list_related(self, thread: str) -> list[str]:
         """Return the threads that a search from this thread covers: itself, and related ones if included."""
-        return await self.store.family(thread) if self._includes_related else [thread]
+        return await self.store.list_family(thread) if self._includes_related else [thread]
 
     async def search(
         self,
@@ -146,7 +146,7 @@ class StoreLookup:
         """List the messages to leave out of a search by words."""
         if self.thread is None or not self._skips_visible:
             return frozenset()
-        return frozenset(await self.store.visible_ids(self.thread))
+        return frozenset(await self.store.list_visible_ids(self.thread))
 
     async def _add_neighbours(self, page: SearchPage) -> SearchPage:
         """Return the excerpts with the beginnings of the messages before and after each."""
@@ -157,7 +157,7 @@ class StoreLookup:
             (id_match and int(id_match[1]), excerpt.text)
             for id_match, excerpt in zip(id_matches, page.excerpts, strict=True)
         ]
-        neighbours = await self.store.neighbours(positions)
+        neighbours = await self.store.find_neighbours(positions)
         pairs = zip(page.excerpts, neighbours, strict=True)
         return replace(
             page,
@@ -208,8 +208,8 @@ class StoreLookup:
 
     async def _find_message(self, message_id: int) -> tuple[StoredMessage, str]:
         """Return a message and its thread. Raise `UnknownIdError` if it is out of reach."""
-        stored_message = await self.store.message(message_id, tenant=self.tenant)
-        thread = (await self.store.session(stored_message.session)).thread
+        stored_message = await self.store.load_message(message_id, tenant=self.tenant)
+        thread = (await self.store.load_session(stored_message.session)).thread
         if self.thread is None or thread == self.thread:
             return stored_message, thread
         # A branch has its parent's messages too.

@@ -52,7 +52,7 @@ class SummaryOriginals:
         sizes: dict[int, int] = {}
         first, last = (positions[0], positions[-1] + 1) if positions else (0, 0)
         for start in range(first, last, MESSAGES_PER_QUERY):
-            for stored_message in await self._store.history(
+            for stored_message in await self._store.load_history(
                 self._thread, start=start, limit=min(MESSAGES_PER_QUERY, last - start)
             ):
                 if stored_message.id in wanted_ids:
@@ -78,7 +78,7 @@ class SummaryOriginals:
             last = min(start + max_chars - total, size)
             total += size
             if first < last:
-                stored_message = await self._store.message(message_id, tenant=self._tenant)
+                stored_message = await self._store.load_message(message_id, tenant=self._tenant)
                 blocks.append(
                     redact_part(
                         _render_block(stored_message, self._thread, turns[message_id]),
@@ -108,13 +108,13 @@ class SummaryOriginals:
             if summary_id not in nodes:
                 raise UnknownIdError(f"this conversation has no node {summary_id}")
             return await self._find_originals(_list_leaves(nodes, summary_id))
-        records = await self._store.compactions(self._thread)
+        records = await self._store.list_compactions(self._thread)
         compaction = await self._find_compaction(summary_id, records)
         if compaction is None:
             return None
         # A compaction of a proxied client covers all messages before it.
         if not compaction.record.covered:
-            history = await self._store.history(self._thread)
+            history = await self._store.load_history(self._thread)
             return [
                 stored_message.id
                 for stored_message in history
@@ -170,7 +170,7 @@ class SummaryOriginals:
 async def load_message(store: Store, message_id: int, tenant: str | None) -> StoredMessage | None:
     """Return a message of the tenant, or None if it does not exist."""
     try:
-        return await store.message(message_id, tenant=tenant)
+        return await store.load_message(message_id, tenant=tenant)
     except UnknownIdError:
         return None
 

@@ -24,14 +24,14 @@ async def load_title(store: Store, session: Session) -> str:
     of the user is named after the first line of its instructions.
     """
     if session.branched_at is not None and await _has_parents_title(store, session):
-        messages = await store.history(
+        messages = await store.load_history(
             session.id, after_id=session.branched_at, limit=_SEARCHED_MESSAGE_COUNT
         )
         if title := _title_from_words(messages):
             return title
     if session.title:
         return redact(session.title)
-    messages = await store.history(session.id, limit=_SEARCHED_MESSAGE_COUNT)
+    messages = await store.load_history(session.id, limit=_SEARCHED_MESSAGE_COUNT)
     if title := _title_from_words(messages):
         return title
     instructions = content_text(session.system).strip() if messages else ""
@@ -43,7 +43,7 @@ async def _has_parents_title(store: Store, branch: Session) -> bool:
     if not branch.title:
         return True
     try:
-        parent = await store.session(branch.parent or "")
+        parent = await store.load_session(branch.parent or "")
     except UnknownIdError:
         return False  # deleted
     return branch.title == parent.title

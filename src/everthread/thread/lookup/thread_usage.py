@@ -11,7 +11,7 @@ async def load_thread_usage(store: Store, thread: str) -> dict[str, list[UsageRe
     own_records = await store.usage.list_usage(thread)
     subagent_records = [
         record
-        for subagent in await store.subagents(thread)
+        for subagent in await store.list_subagents(thread)
         for record in await store.usage.list_usage(subagent)
     ]
     parts = {

@@ -68,7 +68,7 @@ async def _show_hit(store: Store, hit: SearchHit, tenant: str | None) -> str | N
     if hit.message is None:
         text = await store.outputs.load_output(hit.output or "", tenant=tenant)
         return _show_around(text, hit.snippet)
-    stored_message = await store.message(hit.message, tenant=tenant)
+    stored_message = await store.load_message(hit.message, tenant=tenant)
     excerpt = _show_around(searchable_text(stored_message.body), hit.snippet)
     search_arguments = [
         call.arguments for call in calls_of(stored_message.body) if is_lookup_tool(call.name)

@@ -17,11 +17,12 @@ async def load_thread_state(store: Store, thread: str) -> ThreadState:
     session, because subagents change files too.
     """
     messages = {
-        stored_message.id: stored_message.body for stored_message in await store.history(thread)
+        stored_message.id: stored_message.body
+        for stored_message in await store.load_history(thread)
     }
-    for other_thread in await store.family(thread):
+    for other_thread in await store.list_family(thread):
         if other_thread != thread:
-            other_messages = await store.history(other_thread)
+            other_messages = await store.load_history(other_thread)
             if any(calls_of(stored_message.body) for stored_message in other_messages):
                 messages |= {
                     stored_message.id: stored_message.body for stored_message in other_messages

@@ -33,31 +33,31 @@ class ThreadRoles:
         self._roles: RecentDict[str, tuple[int, Role]] = RecentDict(MAX_ROLES)
         """For each thread the hash of its last system prompt, and the role."""
 
-    def has_last_prompt(self, thread: str, request: ModelRequest) -> bool:
-        """Return whether a request has the same system prompt as the thread's last one; False if that was forgotten."""
-        entry = self._roles.get(thread)
+    def has_last_prompt(self, thread_id: str, request: ModelRequest) -> bool:
+        """Return whether a request has the system prompt of the thread's last request, if that is still remembered."""
+        entry = self._roles.get(thread_id)
         return entry is not None and entry[0] == hash(_system_text(request.system))
 
-    async def may_belong(self, thread: str, request: ModelRequest) -> bool:
+    async def may_belong(self, thread_id: str, request: ModelRequest) -> bool:
         """Return whether a request may belong to a thread by its role."""
-        if self.has_last_prompt(thread, request):
+        if self.has_last_prompt(thread_id, request):
             return True
-        entry = self._roles.get(thread)
+        entry = self._roles.get(thread_id)
         if entry is None:
-            session = await self._store.session(thread)
+            session = await self._store.load_session(thread_id)
             role = describe_role(_system_text(session.system))
         else:
             role = entry[1]
         return is_same_role(role, _describe_request_role(request, _system_text(request.system)))
 
-    def remember(self, thread: str, request: ModelRequest) -> None:
+    def remember(self, thread_id: str, request: ModelRequest) -> None:
         """Remember the role of a thread's last request."""
         system = _system_text(request.system)
         key = hash(system)
-        entry = self._roles.get(thread)
+        entry = self._roles.get(thread_id)
         if entry is None or entry[0] != key:
             entry = key, _describe_request_role(request, system)
-        self._roles[thread] = entry
+        self._roles[thread_id] = entry
 
 
 def _describe_request_role(request: ModelRequest, system: str) -> Role:
@@ -77,7 +77,7 @@ class Role:
     lines: tuple[int, ...]
     """The smallest hashes of its lines, to estimate the share of lines that two prompts have in common."""
     tools: frozenset[str] | None = None
-    """None if the tools are not known."""
+    """The names of the tools, or None if they are not known."""
 
 
 def describe_role(system: str, tools: frozenset[str] | None = None) -> Role:

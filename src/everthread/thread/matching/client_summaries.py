@@ -13,7 +13,7 @@ from everthread.core.messages import text_of
 from everthread.core.user_words import strip_surroundings
 from everthread.store.store import Store
 from everthread.thread.matching.pending_links import PendingLinks
-from everthread.thread.matching.thread_names import find_session_name
+from everthread.thread.matching.thread_names import get_session_name
 from everthread.thread.matching.thread_query import ThreadQuery
 
 _MAX_ANSWER_WAIT_SECONDS = 5.0
@@ -55,7 +55,7 @@ class ClientSummaryMatcher:
                 await self._pending.wait_for_answers(
                     client_scope, is_request_pending=not query.uses_memory
                 )
-        session = find_session_name(client_scope.session_scope)
+        session = get_session_name(client_scope.session_scope)
         end = await self._store.client_histories.load_conversation_end(
             client_scope.tenant,
             session,

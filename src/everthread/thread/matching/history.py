@@ -30,7 +30,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.types import Api
-from everthread.wire.gemini import make_comparable_content
+from everthread.wire.codecs import CODECS
 
 _CLEARED_NOTICE_PATTERN = re.compile(
     r"\b(?:clear|remov|omit|truncat|prun|elid|compact|trimm|delet|redact|drop|snip|no longer|not shown|old tool)",
@@ -51,14 +51,14 @@ _HASH_CHARS = 12
 
 
 class MessageIdentity(NamedTuple):
-    """The hashes by which one message is recognised.
+    """The hashes that identify one message.
 
     A named tuple, because other processes send thousands of them: unpickling a dataclass takes ten times as long.
     """
 
     fingerprint: str
     loose_fingerprint: str
-    """A digest without thinking and the contents of results; empty for a message that is only thinking."""
+    """A digest without thinking and the contents of results, or an empty string if the message is only thinking."""
     result_hashes: tuple[str, ...] = ()
     """A short hash of each tool result in it."""
     cleared_flags: tuple[bool, ...] = ()
@@ -83,11 +83,11 @@ class History:
         return len(self.identities)
 
     def digest(self, length: int) -> str:
-        """Return the digest of the first `length` messages; empty for none."""
+        """Return the digest of the first `length` messages, or an empty string if `length` is 0."""
         return self.digests[length - 1] if length else ""
 
     def loose_digest(self, length: int) -> str:
-        """Return the loose digest of the first `length` messages; empty for none."""
+        """Return the loose digest of the first `length` messages, or an empty string if `length` is 0."""
         return self.loose_digests[length - 1] if length else ""
 
     def loose_digests_after(self, length: int) -> list[str]:
@@ -164,7 +164,9 @@ def build_history(identities: Iterable[MessageIdentity]) -> History:
 
 
 def _chain_loose_digest(digest: str, loose_fingerprint: str) -> str:
-    return _chain_digest(digest or "skeleton", loose_fingerprint) if loose_fingerprint else digest
+    return (
+        _chain_digest(digest or "loose digest", loose_fingerprint) if loose_fingerprint else digest
+    )
 
 
 @functools.lru_cache(maxsize=2 * MAX_CACHED_DIGESTS)
@@ -180,11 +182,7 @@ def identify_message(api: Api, value: Any, key: bytes = b"") -> MessageIdentity:
     )
     if not isinstance(value, dict):
         value = {"role": "", "content": [value]}
-    if api == "openai_responses":
-        value = _normalize_item(value)
-    elif api == "gemini":
-        value = make_comparable_content(value)
-    fields = _identity_fields(value)
+    fields = _identity_fields(CODECS[api].make_comparable_message(value))
     results = _list_result_contents(fields)
     fingerprint = message_fingerprint(fields)
     return MessageIdentity(
@@ -258,27 +256,6 @@ def is_cleared(content: Any) -> bool:
     return len(text) <= _MAX_PREVIEW_CHARS and _MOVED_NOTICE_PATTERN.search(text) is not None
 
 
-def _normalize_item(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an item of the Responses protocol with its text in the form of the other protocols.
-
-    A message may leave out its type.
-    """
-    content = value.get("content")
-    item = {
-        key: part
-        for key, part in value.items()
-        if key != "status" and (key != "id" or "role" not in value)
-    }
-    if item.get("type") == "message":
-        del item["type"]
-    if isinstance(content, list) and "role" in item:
-        item["content"] = [
-            {**part, "type": "text"} if kind_of(part) in ("input_text", "output_text") else part
-            for part in content
-        ]
-    return item
-
-
 def _list_result_contents(value: dict[str, Any]) -> list[Any]:
     """Return the contents of the tool results in a message."""
     if value.get("role") in ("tool", "function"):
@@ -339,4 +316,4 @@ _JSON = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":
 
 def _hash(value: Any) -> str:
     text = _JSON.encode(value).encode("utf-8", "surrogatepass")
-    return blake2b(text, digest_size=20, person=b"skeleton").hexdigest()
+    return blake2b(text, digest_size=20, person=b"loose digest").hexdigest()

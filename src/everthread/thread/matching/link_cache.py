@@ -109,20 +109,20 @@ class LinkCache:
         link_matches = (self._last_links.get((*client_scope, key)) for key in keys)
         return [link_match for link_match in link_matches if link_match is not None]
 
-    def ends_at(self, client_scope: ClientScope, thread: str, digest: str) -> bool:
+    def ends_at(self, client_scope: ClientScope, thread_id: str, digest: str) -> bool:
         """Return whether the last known link of a thread has this digest."""
         link_match = self._last_links.get((*client_scope, digest))
         if (
             link_match is None
-            or link_match.link.thread != thread
+            or link_match.link.thread != thread_id
             or link_match.link.digest != digest
         ):
             return False
-        return self._named_thread_ends.get(thread, digest) == digest
+        return self._named_thread_ends.get(thread_id, digest) == digest
 
-    def find_named_end(self, thread: str) -> str | None:
+    def find_named_end(self, thread_id: str) -> str | None:
         """Return the digest of the last known link of a thread that a client names."""
-        return self._named_thread_ends.get(thread)
+        return self._named_thread_ends.get(thread_id)
 
     def remember(self, link: ThreadLink, history: History) -> None:
         """Remember a thread's new last link in place of the previous one."""
@@ -169,9 +169,9 @@ class LinkCache:
         self._earlier_links[key] = ThreadLinkMatch(link, next_digest, "")
         return True
 
-    def forget_thread(self, thread: str) -> None:
+    def forget_thread(self, thread_id: str) -> None:
         """Forget the last link of a thread that a client names."""
-        self._named_thread_ends.pop(thread, None)
+        self._named_thread_ends.pop(thread_id, None)
 
     def forget(self, digest: str) -> None:
         """Forget the links with this digest."""
@@ -179,9 +179,11 @@ class LinkCache:
             keys = [key for key, link_match in links.items() if link_match.link.digest == digest]
             for key in keys:
                 del links[key]
-        ended_threads = [thread for thread, end in self._named_thread_ends.items() if end == digest]
-        for thread in ended_threads:
-            del self._named_thread_ends[thread]
+        ended_thread_ids = [
+            thread_id for thread_id, end in self._named_thread_ends.items() if end == digest
+        ]
+        for thread_id in ended_thread_ids:
+            del self._named_thread_ends[thread_id]
 
 
 def _list_previous_keys(link: ThreadLink, history: History) -> list[LinkKey]:

@@ -10,7 +10,7 @@ from everthread.thread.matching.link_cache import MAX_LINKS, LinkCache
 from everthread.thread.matching.thread_match import ClientScope
 from everthread.thread.matching.thread_names import (
     derive_thread_id,
-    find_session_name,
+    get_session_name,
     is_thread_named,
 )
 
@@ -24,13 +24,15 @@ class NamedThreads:
         self._thread_ids: RecentDict[ClientScope, str] = RecentDict(MAX_LINKS)
 
     async def find_thread(self, client_scope: ClientScope) -> str | None:
-        """Return the thread that a client named, a stored or a new one, or None if it named none."""
+        """Return the id of the thread that a client named, which may be new, or None if it named none."""
         if not is_thread_named(client_scope.session_scope):
             return None
         if client_scope not in self._thread_ids:
-            thread_id = derive_thread_id(*client_scope, previous="", digest="")
+            thread_id = derive_thread_id(*client_scope, previous_digest="", digest="")
             try:
-                session = await self._store.session(find_session_name(client_scope.session_scope))
+                session = await self._store.load_session(
+                    get_session_name(client_scope.session_scope)
+                )
                 if (session.tenant, session.platform) == (client_scope.tenant, PLATFORM):
                     thread_id = session.thread
             except UnknownIdError:

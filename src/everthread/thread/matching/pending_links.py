@@ -18,8 +18,8 @@ class PendingLink:
         self.key = key
         self.finished = asyncio.Event()
         """Set when the link is stored or storing it has failed."""
-        self.thread: str | None = None
-        """The thread that holds the link; None until it is stored, or if storing it has failed."""
+        self.thread_id: str | None = None
+        """The thread that holds the link. It is None until the link is stored, and if storing it has failed."""
         self.is_answer = False
         self.waits_for_request = False
         """Whether this is an answer whose request is still being stored; that request may wait for other answers."""
@@ -45,28 +45,30 @@ class PendingLinks:
             self._pending[pending.key] = pending
         return pending, is_new
 
-    def finish_link(self, pending: PendingLink, thread: str | None) -> bool:
-        """Stop expecting a link, which is now stored in `thread`. Return False if the link was not expected."""
+    def finish_link(self, pending: PendingLink, thread_id: str | None) -> bool:
+        """Stop expecting a link, which is now stored in `thread_id`. Return False if the link was not expected."""
         if self._pending.get(pending.key) is not pending:
             return False
         del self._pending[pending.key]
-        pending.thread = thread
+        pending.thread_id = thread_id
         pending.finished.set()
         return True
 
     def is_previous_pending(self, match: ThreadMatch) -> bool:
         """Return whether the link that a history continues is not stored yet."""
-        return (*match.client_scope, match.previous) in self._pending
+        return (*match.client_scope, match.previous_digest) in self._pending
 
     async def wait_for_previous(self, match: ThreadMatch) -> bool:
         """Wait for the link that a history continues; return whether it is in the expected thread."""
-        pending = self._pending.get((*match.client_scope, match.previous))
+        pending = self._pending.get((*match.client_scope, match.previous_digest))
         if pending is None:
             return True
         if pending.store_now is not None:
             pending.store_now()
         await pending.finished.wait()
-        return pending.thread == match.source or (match.is_named and pending.thread is not None)
+        return pending.thread_id == match.source or (
+            match.is_named and pending.thread_id is not None
+        )
 
     @contextmanager
     def hold_session_while_reading(self, client_scope: ClientScope) -> Iterator[None]:

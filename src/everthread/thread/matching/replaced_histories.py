@@ -52,4 +52,5 @@ class ReplacedHistories:
 def _make_state_key(key: LinkKey) -> str:
     """Return the key under which the digest of a replaced history is stored."""
     tenant, scope, digest = key
-    return derive_thread_id(tenant, scope, previous="replaced", digest=digest)
+    # No link has this digest, so that the key differs from the id of every thread.
+    return derive_thread_id(tenant, scope, previous_digest="replaced", digest=digest)

@@ -74,15 +74,15 @@ class ThreadIndex:
         The memory may be outdated; the store then refuses the next append.
         """
         query = ThreadQuery(caller_history, settings, uses_memory)
-        thread = await self._named_threads.find_thread(caller_history.client_scope)
-        if thread is not None:
-            return await self._match_named(query, thread)
+        thread_id = await self._named_threads.find_thread(caller_history.client_scope)
+        if thread_id is not None:
+            return await self._match_named(query, thread_id)
         match = await self._match_by_history(query)
-        self._roles.remember(match.thread, settings.request)
+        self._roles.remember(match.thread_id, settings.request)
         return match
 
     def match_end(
-        self, caller_history: CallerHistory, thread: str, length: int
+        self, caller_history: CallerHistory, thread_id: str, length: int
     ) -> ThreadMatch | None:
         """Match a history that continues a thread after its first `length` messages.
 
@@ -90,9 +90,9 @@ class ThreadIndex:
         prompt and the tools with the thread's last call.
         """
         digest = caller_history.history.digest(length)
-        if not digest or not self._cache.ends_at(caller_history.client_scope, thread, digest):
+        if not digest or not self._cache.ends_at(caller_history.client_scope, thread_id, digest):
             return None
-        return _match_at(caller_history.client_scope, thread, digest, length)
+        return _match_at(caller_history.client_scope, thread_id, digest, length)
 
     async def _match_by_history(self, query: ThreadQuery) -> ThreadMatch:
         """Match a history by its longest known link."""
@@ -139,37 +139,42 @@ class ThreadIndex:
         Clients also send a conversation's history for side calls, to get suggestions or facts worth remembering.
         """
         caller_history = query.caller_history
-        thread = known_link.link_match.link.thread
+        thread_id = known_link.link_match.link.thread
         request = query.settings.request
-        if not caller_history.has_one_role or self._roles.has_last_prompt(thread, request):
+        if not caller_history.has_one_role or self._roles.has_last_prompt(thread_id, request):
             return False
         if known_link.length <= count_opening_messages(caller_history.wire_messages):
             return False
-        return not await self._roles.may_belong(thread, request)
+        return not await self._roles.may_belong(thread_id, request)
 
     async def _match_unknown(self, query: ThreadQuery) -> ThreadMatch:
         """Return a match with a new thread, which may continue a thread that the client compacted itself."""
         client_scope = query.client_scope
         history = query.history
         opening = count_opening_messages(query.caller_history.wire_messages)
-        thread = derive_thread_id(*client_scope, previous="", digest=history.digest(opening))
+        thread_id = derive_thread_id(
+            *client_scope, previous_digest="", digest=history.digest(opening)
+        )
         continued = await self._client_summaries.find_continued(query)
-        return ThreadMatch(client_scope, thread, branch_of=continued)
+        return ThreadMatch(client_scope, thread_id, branch_of=continued)
 
-    async def _match_named(self, query: ThreadQuery, thread: str) -> ThreadMatch:
+    async def _match_named(self, query: ThreadQuery, thread_id: str) -> ThreadMatch:
         """Match a history with the thread that the client named; the whole history belongs to it."""
         # Read the end first: if another link is stored from now on, the store refuses the append.
-        end = await self._named_threads.find_end(thread, uses_memory=query.uses_memory)
+        end_digest = await self._named_threads.find_end(thread_id, uses_memory=query.uses_memory)
         known_link = await self._find_link(query)
-        match = ThreadMatch(query.client_scope, thread, expected_end=end)
-        message: int | None = 0
+        match = ThreadMatch(query.client_scope, thread_id, expected_end_digest=end_digest)
+        message_id: int | None = 0
         if known_link is not None:
             link = known_link.link_match.link
-            match = replace(match, matched_count=known_link.length, previous=link.digest)
-            message = link.last_message_id
-        if match.matched_count == len(query.history) or match.previous == match.expected_end:
+            match = replace(match, matched_count=known_link.length, previous_digest=link.digest)
+            message_id = link.last_message_id
+        if (
+            match.matched_count == len(query.history)
+            or match.previous_digest == match.expected_end_digest
+        ):
             return match
-        return await self._match_remainder(query, match, message) or match
+        return await self._match_remainder(query, match, message_id) or match
 
     async def _find_link(self, query: ThreadQuery) -> KnownLink | None:
         """Find the longest known link of a history, also with a removed reminder put back."""
@@ -198,25 +203,25 @@ class ThreadIndex:
         return find_longest_link(history, exact_match, similar_matches)
 
     async def _match_remainder(
-        self, query: ThreadQuery, match: ThreadMatch, message: int | None
+        self, query: ThreadQuery, match: ThreadMatch, message_id: int | None
     ) -> ThreadMatch | None:
         """Match the rest of a history with the messages stored after a link. Return None if they differ.
 
-        `message`: the last stored message of the link.
+        `message_id`: the last stored message of the link.
         """
-        end = await self._store.client_histories.load_last_link(match.thread)
-        if end is None or end.last_message_id is None or message is None:
+        end = await self._store.client_histories.load_last_link(match.thread_id)
+        if end is None or end.last_message_id is None or message_id is None:
             return None
         remaining_messages = query.caller_history.wire_messages[match.matched_count :]
-        limit = None if message else 2 * len(remaining_messages) + _EXTRA_STORED_MESSAGES
-        stored_messages = await self._store.history(match.thread, limit=limit)
+        limit = None if message_id else 2 * len(remaining_messages) + _EXTRA_STORED_MESSAGES
+        stored_messages = await self._store.load_history(match.thread_id, limit=limit)
         bodies = [
             stored_message.body
             for stored_message in stored_messages
-            if message < stored_message.id <= end.last_message_id
+            if message_id < stored_message.id <= end.last_message_id
         ]
         other_answers = set(
-            await self._store.state.get_state(match.thread, _OTHER_ANSWERS_STATE) or ()
+            await self._store.state.get_state(match.thread_id, _OTHER_ANSWERS_STATE) or ()
         )
 
         def is_model_answer(index: int) -> bool:
@@ -235,8 +240,8 @@ class ThreadIndex:
             return replace(
                 match,
                 matched_count=match.matched_count + shared_count,
-                previous=end.digest,
-                expected_end=end.digest,
+                previous_digest=end.digest,
+                expected_end_digest=end.digest,
             )
         return None
 
@@ -247,9 +252,9 @@ class ThreadIndex:
             self._cache.remember(match.make_link(history), history)
         return pending
 
-    def finish_pending(self, pending: PendingLink, thread: str | None) -> None:
-        """Note that a link is now stored in `thread`, or could not be stored if `thread` is None."""
-        if self._pending.finish_link(pending, thread) and thread is None:
+    def finish_pending(self, pending: PendingLink, thread_id: str | None) -> None:
+        """Note that a link is now stored in `thread_id`, or could not be stored if `thread_id` is None."""
+        if self._pending.finish_link(pending, thread_id) and thread_id is None:
             self._cache.forget(pending.key[2])
 
     def is_previous_pending(self, match: ThreadMatch) -> bool:
@@ -285,7 +290,7 @@ class ThreadIndex:
             new_links.append(step.make_new_link(end_match))
             end_match = end_match.advance_to(step.history)
         links = await self._store.client_histories.extend_thread(
-            match.thread, new_links, usage, state
+            match.thread_id, new_links, usage, state
         )
         stored_links = [link for link in links if link is not None]
         next_digests = [*(link.digest for link in stored_links[1:]), ""]
@@ -297,7 +302,7 @@ class ThreadIndex:
             request_end = None
         elif request_steps:
             thread_id = stored_links[len(request_steps) - 1].thread
-            request_end = replace(match.advance_to(request_steps[-1].history), thread=thread_id)
+            request_end = replace(match.advance_to(request_steps[-1].history), thread_id=thread_id)
         is_answer_stored = answer_step is not None and len(stored_links) == len(steps)
         return StoredSteps(
             request_end=request_end,
@@ -307,49 +312,53 @@ class ThreadIndex:
 
     def forget_links(self, match: ThreadMatch) -> None:
         """Forget remembered links that the store contradicts."""
-        self._cache.forget(match.previous)
-        self._cache.forget_thread(match.thread)
+        self._cache.forget(match.previous_digest)
+        self._cache.forget_thread(match.thread_id)
 
     async def note_other_answer(self, match: ThreadMatch, history: History) -> None:
         """Store the digest of an answer that is not in its thread. A client that continues this answer branches."""
-        digests = await self._store.state.get_state(match.thread, _OTHER_ANSWERS_STATE) or []
+        digests = await self._store.state.get_state(match.thread_id, _OTHER_ANSWERS_STATE) or []
         digest = history.digest(len(history))
         if digest not in digests:
             await self._store.state.put_state(
-                match.thread,
+                match.thread_id,
                 _OTHER_ANSWERS_STATE,
                 [*digests, digest][-_MAX_OTHER_ANSWERS:],
             )
 
 
 def _match_at(
-    client_scope: ClientScope, thread: str, digest: str, matched_count: int
+    client_scope: ClientScope, thread_id: str, digest: str, matched_count: int
 ) -> ThreadMatch:
     """Return the match of a history that continues a thread after the link of this digest."""
     return ThreadMatch(
         client_scope,
-        thread,
+        thread_id,
         matched_count=matched_count,
-        previous=digest,
-        expected_end=digest,
+        previous_digest=digest,
+        expected_end_digest=digest,
     )
 
 
-def _make_branch(match: ThreadMatch, history: History, message: int) -> ThreadMatch:
+def _make_branch(match: ThreadMatch, history: History, message_id: int) -> ThreadMatch:
     """Return the match of a history that differs after a stored message."""
-    thread = derive_thread_id(
+    thread_id = derive_thread_id(
         *match.client_scope,
-        previous=match.previous,
+        previous_digest=match.previous_digest,
         digest=history.digest(len(history)),
     )
-    return replace(match, thread=thread, expected_end="", branch_of=(match.thread, message))
+    return replace(
+        match, thread_id=thread_id, expected_end_digest="", branch_of=(match.thread_id, message_id)
+    )
 
 
 def _make_side_match(match: ThreadMatch, history: History) -> ThreadMatch:
     """Return the match of a side call: a new thread beside the matched conversation."""
     digest = history.digest(len(history))
-    thread = derive_thread_id(*match.client_scope, previous=match.previous, digest=digest)
-    return replace(match, thread=thread, expected_end="", side_of=match.thread)
+    thread_id = derive_thread_id(
+        *match.client_scope, previous_digest=match.previous_digest, digest=digest
+    )
+    return replace(match, thread_id=thread_id, expected_end_digest="", side_of=match.thread_id)
 
 
 def _encode_stored(settings: CallSettings, messages: Sequence[Any]) -> list[Any]:

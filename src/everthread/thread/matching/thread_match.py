@@ -18,7 +18,7 @@ class ClientScope(NamedTuple):
 
     tenant: str
     session_scope: str
-    """The client's session; empty if the client names none."""
+    """The client's session, or an empty string if the client names none."""
 
 
 LinkKey = tuple[str, str, str]
@@ -30,13 +30,13 @@ class ThreadMatch:
     """The thread that a history belongs to, and how much of the history is stored."""
 
     client_scope: ClientScope
-    thread: str
+    thread_id: str
     matched_count: int = 0
     """Number of the history's messages that are stored."""
-    previous: str = ""
+    previous_digest: str = ""
     """The digest of the link that the history continues."""
-    expected_end: str = ""
-    """The digest of the thread's last link; empty for a new thread.
+    expected_end_digest: str = ""
+    """The digest of the thread's last link, or an empty string if the thread is new.
 
     The store refuses to append messages if the thread has another last link by then."""
     branch_of: tuple[str, int] | None = None
@@ -67,7 +67,7 @@ class ThreadMatch:
     def source(self) -> str:
         """The thread that holds the link that the history continues."""
         branched = self.branch_of[0] if self.branch_of else ""
-        return self.side_of or branched or self.thread
+        return self.side_of or branched or self.thread_id
 
     @property
     def continues_other(self) -> bool:
@@ -80,10 +80,10 @@ class ThreadMatch:
         digest = history.digest(length)
         return ThreadMatch(
             self.client_scope,
-            self.thread,
+            self.thread_id,
             matched_count=length,
-            previous=digest,
-            expected_end=digest,
+            previous_digest=digest,
+            expected_end_digest=digest,
             is_inside=self.is_inside,
         )
 
@@ -94,9 +94,9 @@ class ThreadMatch:
             tenant=self.tenant,
             scope=self.session_scope,
             digest=history.digest(length),
-            previous=self.previous,
+            previous=self.previous_digest,
             loose_digest=history.loose_digest(length),
-            thread=self.thread,
+            thread=self.thread_id,
             message_count=length,
             last_message_id=None,
             results=history.join_result_hashes(self.matched_count, length),
@@ -125,7 +125,7 @@ class ThreadStep:
         ]
         return NewThreadLink(
             link,
-            match.expected_end,
+            match.expected_end_digest,
             session=self.session,
             branch_of=match.branch_of,
             messages=messages,

@@ -128,7 +128,7 @@ class CompactionPolicy:
         self, size: PromptSize, learnt_usage: LearntUsage, prices: CallPrices
     ) -> bool:
         """Return whether to write a summary shortly before the cache expires; it must save twice its cost."""
-        rates = self._find_rates(prices, size.tokens, learnt_usage)
+        rates = self._compute_rates(prices, size.tokens, learnt_usage)
         may_prepare = self.options.enabled and self.options.background and not prices.is_journal
         if not may_prepare or rates is None or not rates.has_cache_discount:
             return False
@@ -166,20 +166,20 @@ class CompactionPolicy:
             return True
         return learnt_usage.pause.is_active(size.tokens, self.wall_clock())
 
-    def find_cold_reason(self, learnt_usage: LearntUsage) -> str:
+    def explain_cold_cache(self, learnt_usage: LearntUsage) -> str:
         """Return the reason why the provider's cache does not hold the next prompt; empty if it may hold it."""
         if learnt_usage.cache_change:
             return learnt_usage.cache_change
         now = self.wall_clock()
         last_call = learnt_usage.call_pattern.last
-        ttl = self.find_cache_lifetime(learnt_usage)
+        ttl = self.get_cache_lifetime(learnt_usage)
         if last_call is None or not learnt_usage.call_pattern.is_cold(now, ttl=ttl):
             return ""
         return (
             f"{now - last_call:,.0f} s passed since the last call, and it is kept for {ttl:,.0f} s"
         )
 
-    def find_cache_lifetime(self, learnt_usage: LearntUsage) -> float:
+    def get_cache_lifetime(self, learnt_usage: LearntUsage) -> float:
         """Return how many seconds the provider keeps the thread's prefix in its cache, as its calls showed."""
         return learnt_usage.call_pattern.lifetime or self.options.cache_seconds
 
@@ -187,21 +187,21 @@ class CompactionPolicy:
         self, size: PromptSize, learnt_usage: LearntUsage, prices: CallPrices
     ) -> CompactionDecision | None:
         """Return the cost and the saving of a compaction; None if economics are off or prices unknown."""
-        rates = self._find_rates(prices, size.tokens, learnt_usage)
+        rates = self._compute_rates(prices, size.tokens, learnt_usage)
         if rates is None:
             return None
         return decide_compaction(self._make_case(size, learnt_usage, prices, rates))
 
-    def find_miss_cost(
+    def compute_miss_cost(
         self, size: PromptSize, learnt_usage: LearntUsage, prices: CallPrices
     ) -> float | None:
         """Return the dollars lost if the provider's cache misses the next prompt; None if prices are unknown."""
-        rates = self._find_rates(prices, size.tokens, learnt_usage)
+        rates = self._compute_rates(prices, size.tokens, learnt_usage)
         if rates is None:
             return None
         return rates.at_read_share(learnt_usage.call_pattern.read_share).miss_cost(size.tokens)
 
-    def _find_rates(
+    def _compute_rates(
         self, prices: CallPrices, tokens: int, learnt_usage: LearntUsage
     ) -> Rates | None:
         if not self.options.economics:
@@ -213,7 +213,7 @@ class CompactionPolicy:
             provider=None if has_no_prices else prices.provider,
             prompt_tokens=tokens,
         )
-        is_kept_long = self.find_cache_lifetime(learnt_usage) >= CACHE_SECONDS["1h"]
+        is_kept_long = self.get_cache_lifetime(learnt_usage) >= CACHE_SECONDS["1h"]
         ttl = "1h" if prices.uses_marks and is_kept_long else "5m"
         return Rates.from_prices(
             list_prices,
@@ -241,6 +241,6 @@ class CompactionPolicy:
             summary_cost=prices.quote_summary(size.tokens, summary_tokens) or 0.0,
             rates=rates,
             call_pattern=learnt_usage.call_pattern,
-            cold_reason=self.find_cold_reason(learnt_usage),
+            cold_reason=self.explain_cold_cache(learnt_usage),
             is_mid_turn=size.is_mid_turn,
         )

@@ -100,8 +100,8 @@ class LearntUsage:
         return {
             **self.calibration.dump(),
             "pause": self.pause.dump(),
-            "rhythm": self.call_pattern.dump(),
-            "compacted": self.tokens_after_compaction,
+            "call_pattern": self.call_pattern.dump(),
+            "tokens_after_compaction": self.tokens_after_compaction,
             "retry_above_tokens": self.retry_above_tokens,
         }
 
@@ -110,10 +110,10 @@ class LearntUsage:
         fields = state if isinstance(state, Mapping) else {}
         return cls(
             calibration=Calibration.load(state),
-            call_pattern=CallPattern.load(fields.get("rhythm")),
+            call_pattern=CallPattern.load(fields.get("call_pattern")),
             pause=CompactionPause.load(fields.get("pause")),
             retry_above_tokens=_read_token_count(fields.get("retry_above_tokens")),
-            tokens_after_compaction=_read_token_count(fields.get("compacted")),
+            tokens_after_compaction=_read_token_count(fields.get("tokens_after_compaction")),
         )
 
 

@@ -1,7 +1,9 @@
 """Convert Anthropic's protocol: messages and blocks, whole requests and replies, streams."""
 
-from everthread.wire.anthropic.anthropic_blocks import API
+from everthread.wire.anthropic.anthropic_blocks import API, make_comparable_message
 from everthread.wire.anthropic.anthropic_decoding import decode_messages
+from everthread.wire.anthropic.anthropic_errors import encode_error, encode_error_event
+from everthread.wire.anthropic.anthropic_fields import request_fields
 from everthread.wire.anthropic.anthropic_history import encode_messages
 from everthread.wire.anthropic.anthropic_replies import decode_reply, encode_reply
 from everthread.wire.anthropic.anthropic_requests import (
@@ -20,10 +22,14 @@ __all__ = [
     "decode_reply",
     "decode_request",
     "decode_tools",
+    "encode_error",
+    "encode_error_event",
     "encode_messages",
     "encode_reply",
     "encode_request",
     "encode_stream",
     "encode_tools",
+    "make_comparable_message",
+    "request_fields",
     "stream_decoder",
 ]

@@ -95,7 +95,7 @@ def _encode_media(url: str, kind: str) -> Part:
     return {"text": f"[{kind} omitted]"}
 
 
-def make_comparable_content(content: Any) -> dict[str, Any]:
+def make_comparable_message(content: Any) -> dict[str, Any]:
     """Return a content for comparison, without thoughts, signatures and ids, which clients drop or make up.
 
     Calls and responses become blocks as in the other protocols. A response is identified by its function's name. A

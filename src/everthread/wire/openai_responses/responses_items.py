@@ -53,3 +53,24 @@ def get_call_name(item: Mapping[str, Any]) -> Any:
     if isinstance(namespace, str) and namespace and isinstance(name, str):
         return join_name(namespace, name)
     return name
+
+
+def make_comparable_message(item: ResponseItem) -> ResponseItem:
+    """Return an item for comparison, with its text in the form of the other protocols.
+
+    A message may leave out its type.
+    """
+    content = item.get("content")
+    comparable_item = {
+        key: part
+        for key, part in item.items()
+        if key != "status" and (key != "id" or "role" not in item)
+    }
+    if comparable_item.get("type") == "message":
+        del comparable_item["type"]
+    if isinstance(content, list) and "role" in comparable_item:
+        comparable_item["content"] = [
+            {**part, "type": "text"} if kind_of(part) in ("input_text", "output_text") else part
+            for part in content
+        ]
+    return comparable_item

@@ -17,7 +17,7 @@ STATE_MARKS: dict[CheckState, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check. A `note` is neither good nor bad; `advice` says what to do."""
+    """The result of one check. A `note` is neither good nor bad, and `advice` says what to do."""
 
     name: str
     state: CheckState

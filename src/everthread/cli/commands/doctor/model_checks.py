@@ -1,4 +1,4 @@
-"""Checks of the model: key, package, summaries, server, window, prices; and of the local model."""
+"""Checks of the configured model, its key, package, server, window and prices, and of the local model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROBE_TIMEOUT_SECONDS = 5.0
 
 
 def check_keys(config: Config | None) -> CheckResult:
-    """Check which variables with keys are set: their names, never their values."""
+    """Check which variables with keys are set. Name them, but never show their values."""
     variables = [
         provider.key_env for provider in (ANTHROPIC, OPENAI, OPENROUTER, GEMINI, *OTHER_PROVIDERS)
     ]
@@ -64,7 +64,7 @@ def check_model(config: Config) -> tuple[ModelChoice | None, CheckResult]:
 
 
 def find_missing_package(choice: ModelChoice) -> MissingPackageError | None:
-    """Return the error of a call to the model, if its SDK is not installed."""
+    """Return the error that a call to the model would raise because its SDK is not installed; None if it is."""
     try:
         require_sdk(choice.api)
     except MissingPackageError as error:

@@ -1,4 +1,4 @@
-"""Replay logs, each with its verdict and, if asked for, with idle compaction."""
+"""Replay logs, with a verdict on each and, on request, also with idle compaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlayedLog:
-    """The replay of a log, its verdict, and the replay with idle compaction if that was asked for."""
+    """The replay of a log, its verdict, and on request the replay with idle compaction."""
 
     replay: Replay
     verdict: list[str]
@@ -32,7 +32,7 @@ class PlayedLog:
 def play_logs(
     logs: Sequence[Log], options: SessionOptions, *, with_idle: bool, **arguments: Any
 ) -> list[PlayedLog]:
-    """Replay each log, with idle compaction too if `with_idle` is set. `arguments` are those of `lab.replay.replay`."""
+    """Replay each log, also with idle compaction if `with_idle` is set. Pass the `arguments` to `lab.replay.replay`."""
     from everthread.lab.replay import replay as play
 
     idle_options = replace(options, compact_when_idle=True)
@@ -40,11 +40,11 @@ def play_logs(
     with show_progress(len(logs)) as start_piece:
         for number, log in enumerate(logs):
             report_step = start_piece(number, log.source)
-            replayed = play(log, options=options, progress=report_step, **arguments)
+            replay = play(log, options=options, progress=report_step, **arguments)
             idle_replay = None
             if with_idle:
                 idle_replay = play(log, options=idle_options, with_baselines=False, **arguments)
-            played_logs.append(PlayedLog(replayed, _make_verdict(log, replayed), idle_replay))
+            played_logs.append(PlayedLog(replay, _make_verdict(log, replay), idle_replay))
     return played_logs
 
 
@@ -52,27 +52,29 @@ def compare_idle_compaction(without_idle: Replay, with_idle: Replay) -> dict[str
     """Return the figures of a replay with idle compaction beside the figures without it."""
     cost_without = _round_cost(without_idle)
     cost_with = _round_cost(with_idle)
-    saved = None
+    saved_dollars = None
     if cost_without is not None and cost_with is not None:
-        saved = round(cost_without - cost_with, 4)
+        saved_dollars = round(cost_without - cost_with, 4)
     return {
         "dollars_without": cost_without,
         "dollars": cost_with,
-        "saved": saved,
-        "idle_compactions": sum(replayed.reason == "idle" for replayed in with_idle.compactions),
+        "saved": saved_dollars,
+        "idle_compactions": sum(
+            compaction.reason == "idle" for compaction in with_idle.compactions
+        ),
         "mean_context_without": round(without_idle.everthread.mean_prompt_tokens),
         "mean_context": round(with_idle.everthread.mean_prompt_tokens),
     }
 
 
-def _round_cost(replayed: Replay) -> float | None:
-    cost = replayed.everthread.cost
+def _round_cost(replay: Replay) -> float | None:
+    cost = replay.everthread.cost
     return None if cost is None else round(float(cost), 4)
 
 
-def _make_verdict(log: Log, replayed: Replay) -> list[str]:
+def _make_verdict(log: Log, replay: Replay) -> list[str]:
     from everthread.lab.replay.verdict import describe_replay
     from everthread.lab.summary_comparison import compare_log
 
     is_readable = any(compaction.summary is not None for compaction in log.compactions)
-    return describe_replay(replayed, compare_log(log) if is_readable else None)
+    return describe_replay(replay, compare_log(log) if is_readable else None)

@@ -1,4 +1,4 @@
-"""Print replays: ways, compactions, cache misses and facts kept."""
+"""Print the strategies, compactions, cache misses and kept facts of replays."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def print_played_logs(played_logs: Sequence[PlayedLog], *, show_uncached: bool) 
         )
 
 
-def _describe_idle_compaction(replayed: Replay, figures: dict[str, Any]) -> str:
-    compactions = count_noun(figures["idle_compactions"], "compaction")
+def _describe_idle_compaction(replay: Replay, figures: dict[str, Any]) -> str:
+    compactions_text = count_noun(figures["idle_compactions"], "compaction")
     return (
-        f"{Path(replayed.source).name}: with idle compaction {format_dollars(figures['dollars'])} "
+        f"{Path(replay.source).name}: with idle compaction {format_dollars(figures['dollars'])} "
         f"instead of {format_dollars(figures['dollars_without'])} "
-        f"(saves {format_dollars(figures['saved'])}), {compactions} before the cache expired, "
+        f"(saves {format_dollars(figures['saved'])}), {compactions_text} before the cache expired, "
         f"mean context {figures['mean_context']:,} instead of "
         f"{figures['mean_context_without']:,} tokens."
     )
@@ -57,44 +57,44 @@ STRATEGY_COLUMNS = (
 )
 
 
-def _print_replay(result: Replay, *, show_uncached: bool) -> None:
-    everthread = result.everthread
+def _print_replay(replay: Replay, *, show_uncached: bool) -> None:
+    everthread = replay.everthread
     strategies = [
-        strategy for strategy in result.strategies if show_uncached or strategy.name != "uncached"
+        strategy for strategy in replay.strategies if show_uncached or strategy.name != "uncached"
     ]
-    calls = count_noun(len(everthread.calls), "call")
-    name = Path(result.source).name
-    title = f"{name}: {calls}, {result.model}, window {result.window:,}, compaction from {result.threshold:,}"
+    calls_text = count_noun(len(everthread.calls), "call")
+    name = Path(replay.source).name
+    title = f"{name}: {calls_text}, {replay.model}, window {replay.window:,}, compaction from {replay.threshold:,}"
     print_table(
-        f"{title}, {result.engine}",
+        f"{title}, {replay.engine}",
         STRATEGY_COLUMNS,
-        [_make_strategy_row(result, strategy) for strategy in strategies],
+        [_make_strategy_row(replay, strategy) for strategy in strategies],
     )
-    saved = result.share_saved_by_caching()
-    if show_uncached and saved is not None:
+    share = replay.share_saved_by_caching()
+    if show_uncached and share is not None:
         print_text(
-            f"Caching alone (system_and_3, no compaction) saves {saved:.1%} of the input's cost against no caching."
+            f"Caching alone (system_and_3, no compaction) saves {share:.1%} of the input's cost against no caching."
         )
-    if result.recorded_cost is not None:
-        print_text(f"The log itself states ${result.recorded_cost:,.2f} for these calls.")
+    if replay.recorded_cost is not None:
+        print_text(f"The log itself states ${replay.recorded_cost:,.2f} for these calls.")
     for strategy in strategies:
         if strategy.refused_call is not None:
             print_text(
                 f"{strategy.label}: call {strategy.refused_call + 1:,} did not fit into the window; "
                 "the conversation ended there."
             )
-    _print_compactions(result)
+    _print_compactions(replay)
     _print_misses(everthread)
-    _print_facts(result)
-    for note in result.notes:
+    _print_facts(replay)
+    for note in replay.notes:
         print_text(f"Note: {note}")
-    times = "from the log" if result.times_from == "log" else result.times_from
-    print_text(f"Replayed in {result.seconds:.1f} s; times of calls: {times}.")
+    times_text = "from the log" if replay.times_from == "log" else replay.times_from
+    print_text(f"Replayed in {replay.seconds:.1f} s; times of calls: {times_text}.")
 
 
-def _print_compactions(result: Replay) -> None:
+def _print_compactions(replay: Replay) -> None:
     print_table(
-        "Compactions" if result.compactions else "Compactions: none",
+        "Compactions" if replay.compactions else "Compactions: none",
         [
             "before call>",
             "why",
@@ -112,25 +112,25 @@ def _print_compactions(result: Replay) -> None:
                 compaction.messages_before,
                 compaction.messages_after,
             )
-            for compaction in result.compactions
+            for compaction in replay.compactions
         ],
     )
 
 
 def _print_misses(strategy: StrategyResult) -> None:
-    misses = [
+    rows = [
         (
             cause,
-            count,
+            call_count,
             sum(call.missed_tokens for call in strategy.calls if call.miss == cause),
         )
-        for cause, count in strategy.misses.most_common()
+        for cause, call_count in strategy.misses.most_common()
     ]
-    print_table("Cache misses", ["cause", "calls>", "tokens>"], misses)
+    print_table("Cache misses", ["cause", "calls>", "tokens>"], rows)
 
 
-def _make_strategy_row(result: Replay, strategy: StrategyResult) -> tuple[object, ...]:
-    saved = None if strategy is result.everthread else result.share_saved_against(strategy)
+def _make_strategy_row(replay: Replay, strategy: StrategyResult) -> tuple[object, ...]:
+    saved_share = None if strategy is replay.everthread else replay.share_saved_against(strategy)
     return (
         strategy.label,
         f"{len(strategy.calls):,}" + ("" if strategy.refused_call is None else " ✗"),
@@ -141,28 +141,30 @@ def _make_strategy_row(result: Replay, strategy: StrategyResult) -> tuple[object
         strategy.uncached,
         format_dollars(strategy.input_cost),
         format_dollars(strategy.cost),
-        "" if saved is None else _format_saving(result, strategy, saved),
+        "" if saved_share is None else _format_saving(replay, strategy, saved_share),
     )
 
 
-def _format_saving(result: Replay, strategy: StrategyResult, saved: float) -> str:
-    """Format the saving. If one of the two strategies ended early, add the number of calls that were compared."""
-    count = result.count_shared_calls(strategy)
-    covers_all_calls = count == len(strategy.calls) == len(result.everthread.calls)
-    return f"{saved:.1%}" if covers_all_calls else f"{saved:.1%} in {count:,} calls"
+def _format_saving(replay: Replay, strategy: StrategyResult, saved_share: float) -> str:
+    """Format the saving. If one of the two strategies ended early, add how many calls were compared."""
+    shared_count = replay.count_shared_calls(strategy)
+    covers_all_calls = shared_count == len(strategy.calls) == len(replay.everthread.calls)
+    return (
+        f"{saved_share:.1%}" if covers_all_calls else f"{saved_share:.1%} in {shared_count:,} calls"
+    )
 
 
-def _print_facts(result: Replay) -> None:
-    facts = result.everthread.facts
+def _print_facts(replay: Replay) -> None:
+    facts = replay.everthread.facts
     if facts is None or not facts.total:
         return
-    truncated = result.strategy("truncated").facts
+    truncated_facts = replay.strategy("truncated").facts
     rows = [
         (
             kind,
             sum(kind_counts[:2]),
             *kind_counts,
-            truncated.kinds[kind][0] if truncated else "",
+            truncated_facts.kinds[kind][0] if truncated_facts else "",
         )
         for kind, kind_counts in facts.kinds.items()
     ]
@@ -174,7 +176,7 @@ def _print_facts(result: Replay) -> None:
             facts.retained,
             facts.recoverable,
             facts.lost,
-            truncated.retained if truncated else "",
+            truncated_facts.retained if truncated_facts else "",
         )
     )
     headings = [
@@ -188,20 +190,20 @@ def _print_facts(result: Replay) -> None:
     print_table("Facts at the end", headings, rows)
 
 
-def _print_sums(results: list[Replay], *, show_uncached: bool) -> None:
+def _print_sums(replays: list[Replay], *, show_uncached: bool) -> None:
     from everthread.lab.replay.result import sum_costs
 
     names = [
         (strategy.name, strategy.label)
-        for strategy in results[0].strategies
+        for strategy in replays[0].strategies
         if show_uncached or strategy.name != "uncached"
     ]
     rows = [
         (
             label,
-            sum(len(replayed.strategy(name).calls) for replayed in results),
-            format_dollars(sum_costs(replayed.strategy(name).cost for replayed in results)),
+            sum(len(replay.strategy(name).calls) for replay in replays),
+            format_dollars(sum_costs(replay.strategy(name).cost for replay in replays)),
         )
         for name, label in names
     ]
-    print_table(f"All {len(results)} conversations", ["way", "calls>", "in all>"], rows)
+    print_table(f"All {len(replays)} conversations", ["way", "calls>", "in all>"], rows)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def parse_thresholds(text: str) -> list[float]:
-    """Read shares of the window in per cent: `15,25,30`."""
+    """Parse shares of the window from per cent, such as `15,25,30`."""
     try:
         shares = sorted({float(percent) / 100 for percent in text.split(",")})
     except ValueError:
@@ -55,27 +55,31 @@ def compare_thresholds(
     as_json: bool,
     **arguments: Any,
 ) -> None:
-    """Print a table with a row for each threshold: cost, size of the context, facts kept.
+    """Print a table with the cost, the size of the context and the facts kept for each threshold.
 
-    `economics_values`: whether to weigh a compaction in dollars or do it at the threshold; unpriced models use only the
-    threshold.
+    `economics_values` say whether to weigh a compaction in dollars or to do it at the threshold. Models without a price
+    use only the threshold.
     """
-    replays = _replay_at_thresholds(logs, shares, economics_values, options=options, **arguments)
+    replays_by_trial = _replay_at_thresholds(
+        logs, shares, economics_values, options=options, **arguments
+    )
     rows: list[dict[str, Any]] = [
         {
             "threshold": share,
             "economics": economics,
-            "tokens": sorted({replayed.threshold for replayed in played}),
+            "tokens": sorted({replay.threshold for replay in trial_replays}),
         }
-        | _sum_figures(played)
-        for (share, economics), played in sorted(replays.items(), key=lambda item: item[0])
+        | _sum_figures(trial_replays)
+        for (share, economics), trial_replays in sorted(
+            replays_by_trial.items(), key=lambda item: item[0]
+        )
     ]
-    played = replays[shares[0], economics_values[0]]
-    windows = sorted({replayed.window for replayed in played})
+    trial_replays = replays_by_trial[shares[0], economics_values[0]]
+    windows = sorted({replay.window for replay in trial_replays})
     if as_json:
         print_json({"windows": windows, "thresholds": rows})
         return
-    models = ", ".join(dict.fromkeys(replayed.model for replayed in played))
+    models = ", ".join(dict.fromkeys(replay.model for replay in trial_replays))
     sizes = " and ".join(f"{size:,}" for size in windows)
     print_table(
         f"{count_noun(len(logs), 'conversation')}, {models}, window {sizes}",
@@ -100,13 +104,13 @@ def _replay_at_thresholds(
     options: SessionOptions,
     **arguments: Any,
 ) -> dict[tuple[float, bool], list[Replay]]:
-    """Replay the same conversations at each threshold, fixed and weighed."""
+    """Replay the same conversations at each threshold, both fixed and weighed."""
     from everthread.lab.replay import replay as play
 
-    replays: dict[tuple[float, bool], list[Replay]] = {}
-    with show_progress(len(logs) * len(shares) * len(economics_values)) as progress:
+    replays_by_trial: dict[tuple[float, bool], list[Replay]] = {}
+    with show_progress(len(logs) * len(shares) * len(economics_values)) as start_piece:
         for number, (economics, share, log) in enumerate(product(economics_values, shares, logs)):
-            fixed_threshold_replays = replays.get((share, False))
+            fixed_threshold_replays = replays_by_trial.get((share, False))
             if (
                 economics
                 and fixed_threshold_replays
@@ -122,8 +126,10 @@ def _replay_at_thresholds(
                 models={},
                 economics=economics,
             )
-            report_step = progress(number, f"{log.source} at {_format_row_name(share, economics)}")
-            replayed = play(
+            report_step = start_piece(
+                number, f"{log.source} at {_format_row_name(share, economics)}"
+            )
+            replay = play(
                 log,
                 options=trial_options,
                 with_baselines=False,
@@ -131,8 +137,8 @@ def _replay_at_thresholds(
                 progress=report_step,
                 **arguments,
             )
-            replays.setdefault((share, economics), []).append(replayed)
-    return replays
+            replays_by_trial.setdefault((share, economics), []).append(replay)
+    return replays_by_trial
 
 
 def _format_row_name(share: float, is_weighed: bool) -> str:
@@ -142,19 +148,19 @@ def _format_row_name(share: float, is_weighed: bool) -> str:
 def _sum_figures(replays: Sequence[Replay]) -> dict[str, float | None]:
     from everthread.lab.replay.result import sum_costs
 
-    strategies = [counts.everthread for counts in replays]
+    strategies = [replay.everthread for replay in replays]
     cost = sum_costs(strategy.cost for strategy in strategies)
-    prompts = [call.use.prompt for strategy in strategies for call in strategy.calls]
-    facts = [strategy.facts for strategy in strategies if strategy.facts is not None]
-    count = max(sum(counts.total for counts in facts), 1)
+    prompt_sizes = [call.use.prompt for strategy in strategies for call in strategy.calls]
+    fact_counts = [strategy.facts for strategy in strategies if strategy.facts is not None]
+    fact_count = max(sum(counts.total for counts in fact_counts), 1)
     shares = {"in_context": "retained", "by_recall": "recoverable", "lost": "lost"}
     return {
         "dollars": None if cost is None else round(float(cost), 4),
-        "mean_context": round(sum(prompts) / max(len(prompts), 1)),
-        "peak": max(prompts, default=0),
-        "compactions": sum(len(counts.compactions) for counts in replays),
+        "mean_context": round(sum(prompt_sizes) / max(len(prompt_sizes), 1)),
+        "peak": max(prompt_sizes, default=0),
+        "compactions": sum(len(replay.compactions) for replay in replays),
     } | {
-        name: round(sum(getattr(counts, field) for counts in facts) / count, 4)
+        name: round(sum(getattr(counts, field) for counts in fact_counts) / fact_count, 4)
         for name, field in shares.items()
     }
 

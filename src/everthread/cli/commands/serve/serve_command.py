@@ -100,14 +100,14 @@ def serve(
     )
     task.set_up_logs()
     port = config.gateway.port if port is None else port
-    count = workers or config.gateway.workers
+    worker_count = workers or config.gateway.workers
     start_message = StartMessage(task, as_json=as_json)
-    if count == 1:
+    if worker_count == 1:
         # Import it now: during the start a signal would wait until the gateway has started.
         importlib.import_module("everthread.factory.gateways")
         asyncio.run(_serve_alone(task, port, start_message))
     else:
-        asyncio.run(serve_with_workers(task, port, count, start_message))
+        asyncio.run(serve_with_workers(task, port, worker_count, start_message))
 
 
 def _require_auxiliary_sdk(config: Config) -> None:

@@ -23,32 +23,34 @@ class StartMessage:
         self._as_json = as_json
         self._url = ""
 
-    def print_start(self, url: str, page: str | None, workers: int = 1) -> None:
+    def print_start(self, url: str, page_url: str | None, worker_count: int = 1) -> None:
         listens_everywhere = replace_wildcard_host(url) != url
         self._url = replace_wildcard_host(url)
-        if page is not None:
-            page = replace_wildcard_host(page)
+        if page_url is not None:
+            page_url = replace_wildcard_host(page_url)
         if self._as_json:
-            self._print_start_as_json(page, workers)
+            self._print_start_as_json(page_url, worker_count)
             return
         from everthread.cli.summary_writer import describe_client_writer
 
         lines = [
-            *self._describe_addresses(listens_everywhere=listens_everywhere, workers=workers),
+            *self._describe_addresses(
+                listens_everywhere=listens_everywhere, worker_count=worker_count
+            ),
             f"Summaries: written by {describe_client_writer(self._task.config)}.",
         ]
-        if page is None:
+        if page_url is None:
             lines.append(
                 "The pages at / are off: set gateway.dashboard.key_env to see your context."
             )
         elif self._task.auth == "none":
-            lines.append(f"See your context (the link works once): {page}")
+            lines.append(f"See your context (the link works once): {page_url}")
         else:
-            lines.append(f"See your context: {page}")
+            lines.append(f"See your context: {page_url}")
         lines.append("Ctrl-C ends it.")
         typer.echo(escape_controls("\n".join(lines)))
 
-    def _describe_addresses(self, *, listens_everywhere: bool, workers: int) -> list[str]:
+    def _describe_addresses(self, *, listens_everywhere: bool, worker_count: int) -> list[str]:
         """Return lines with the gateway's address, its upstreams, and what to set in a client."""
         url = self._url
         upstreams = self._task.upstreams
@@ -56,8 +58,8 @@ class StartMessage:
         address = url
         if listens_everywhere:
             address = f"port {urlsplit(url).port} of every address of this machine"
-        if workers > 1:
-            address += f" with {workers} workers"
+        if worker_count > 1:
+            address += f" with {worker_count} workers"
         width = max(len(upstream.name) for upstream in upstreams)
         lines = [f"Everthread listens on {address} in front of"]
         for upstream in upstreams:
@@ -75,7 +77,7 @@ class StartMessage:
             lines.append(f"On another machine, use this one's name or address instead of {host}.")
         return lines
 
-    def _print_start_as_json(self, page: str | None, workers: int) -> None:
+    def _print_start_as_json(self, page_url: str | None, worker_count: int) -> None:
         upstream_values = [
             {"name": upstream.name, "url": upstream.root_url, "mode": upstream.mode}
             for upstream in self._task.upstreams
@@ -83,8 +85,8 @@ class StartMessage:
         values = {
             "url": self._url,
             "upstreams": upstream_values,
-            "page": page,
-            "workers": workers,
+            "page": page_url,
+            "workers": worker_count,
         }
         typer.echo(encode_json(values))
 

@@ -19,35 +19,35 @@ _WORKER_CODE = "from everthread.cli.commands.serve.workers import run_worker; ru
 
 
 async def serve_with_workers(
-    task: ServeTask, port: int, count: int, start_message: StartMessage
+    task: ServeTask, port: int, worker_count: int, start_message: StartMessage
 ) -> None:
-    """Run several processes until a signal; a second signal kills them."""
+    """Run several processes until a signal asks them to end. A second signal kills them."""
     from everthread.factory.upstreams import start_local_models
     from everthread.gateway.loop_server import format_http_url
     from everthread.gateway.supervisor import PortSockets, Supervisor
 
     stop_event = asyncio.Event()
     loop = asyncio.get_running_loop()
-    pages: list[str | None] = []
+    page_urls: list[str | None] = []
 
     def on_report(report: dict[str, Any]) -> None:
         if "link" in report:
             start_message.announce(report["link"])
         elif report.get("ready"):
-            pages.append(report["page"])
+            page_urls.append(report["page"])
 
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="everthread-serve-")))
         worker_task = replace(
             task, upstreams=await start_local_models(task.upstreams, task.config, stack)
         )
-        sockets = PortSockets(task.host, port, count)
+        sockets = PortSockets(task.host, port, worker_count)
         supervisor = Supervisor(
             [sys.executable, "-c", _WORKER_CODE],
-            lambda index: (worker_task, count, folder / "links", index == 0),
+            lambda index: (worker_task, worker_count, folder / "links", index == 0),
             sockets,
             folder,
-            count=count,
+            count=worker_count,
             print_message=on_report,
         )
 
@@ -61,8 +61,8 @@ async def serve_with_workers(
         async with supervisor:
             start_message.print_start(
                 format_http_url(task.host, sockets.port),
-                next(filter(None, pages), None),
-                count,
+                next(filter(None, page_urls), None),
+                worker_count,
             )
             await stop_event.wait()
 
@@ -79,11 +79,11 @@ async def _serve_in_worker(
 ) -> None:
     from everthread.gateway.worker_process import WorkerSetup, report, wait_until_ended
 
-    task, count, link_folder, is_first = arguments
+    task, worker_count, link_folder, is_first = arguments
     task.set_up_logs()
-    worker_place = WorkerSetup(listener, count, link_folder)
+    worker_setup = WorkerSetup(listener, worker_count, link_folder)
     async with task.open_gateway(
-        announce=lambda path: report(link=path), worker=worker_place
+        announce=lambda path: report(link=path), worker=worker_setup
     ) as gateway:
         report(ready=True, page=gateway.find_dashboard_url() if is_first else None)
         await wait_until_ended()

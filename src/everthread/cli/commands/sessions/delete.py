@@ -30,7 +30,7 @@ def delete(
 
     async def describe(store: Store, session: Session) -> tuple[str, str]:
         description = f"thread {shorten_id(session.thread)}"
-        subagent_count = len(await store.subagents(session.thread))
+        subagent_count = len(await store.list_subagents(session.thread))
         if subagent_count:
             description += f" and {count_noun(subagent_count, 'subagent thread')}"
         title = await load_short_title(store, session)
@@ -38,7 +38,7 @@ def delete(
             description += f" ({title})"
         return session.thread, description
 
-    thread, description = with_session(store_url, session_id, describe, tenant=tenant)
+    thread_id, description = with_session(store_url, session_id, describe, tenant=tenant)
     if not yes:
         if not sys.stdin.isatty():
             raise InputError(
@@ -47,8 +47,8 @@ def delete(
         if not typer.confirm(f"Delete {description} for good?", err=True):
             typer.echo("nothing was deleted", err=True)
             raise typer.Exit(1)
-    count = with_store(store_url, lambda store: store.delete_thread(thread))
+    session_count = with_store(store_url, lambda store: store.delete_thread(thread_id))
     if as_json:
-        print_json({"thread": thread, "sessions": count})
+        print_json({"thread": thread_id, "sessions": session_count})
     else:
-        print_text(f"deleted: {description}, {count_noun(count, 'session')}")
+        print_text(f"deleted: {description}, {count_noun(session_count, 'session')}")

@@ -45,65 +45,65 @@ def export_threads(
     if export_all == bool(session_ids):
         raise InputError("give the ids of what to export, or --all")
 
-    unreadable: list[str] = []
+    unreadable_items: list[str] = []
 
     async def write_threads(store: Store) -> list[str]:
-        threads = await _find_threads_to_export(store, session_ids, tenant)
-        for thread in threads:
+        thread_ids = await _find_thread_ids_to_export(store, session_ids, tenant)
+        for thread_id in thread_ids:
             try:
-                lines = await store.export(thread)
+                lines = await store.export(thread_id)
             except StoreDamagedError:
-                lines, unreadable_items = await store.salvage(thread)
-                unreadable.extend(unreadable_items)
+                lines, unreadable_in_thread = await store.salvage(thread_id)
+                unreadable_in_thread.extend(unreadable_in_thread)
             write("".join(f"{encode_json(line)}\n" for line in lines))
-        return threads
+        return thread_ids
 
     with _open_target(output) as write:
-        exported = with_store(store_url, write_threads)
+        exported_ids = with_store(store_url, write_threads)
     if output is not None:
         print_text(
-            f"{count_noun(len(exported), 'thread')}, {filesize.decimal(Path(output).stat().st_size)}: {output}"
+            f"{count_noun(len(exported_ids), 'thread')}, {filesize.decimal(Path(output).stat().st_size)}: {output}"
         )
-    if unreadable:
-        print_notes(unreadable, "cannot be read")
-        items = count_noun(len(unreadable), "item")
+    if unreadable_items:
+        print_notes(unreadable_items, "cannot be read")
+        items_text = count_noun(len(unreadable_items), "item")
         typer.echo(
-            f"The store is damaged: {items} could not be read, all else was written.",
+            f"The store is damaged: {items_text} could not be read, all else was written.",
             err=True,
         )
         raise typer.Exit(1)
 
 
-async def _find_threads_to_export(
+async def _find_thread_ids_to_export(
     store: Store, session_ids: list[str] | None, tenant: str | None
 ) -> list[str]:
-    """Return each thread once, before its subagents."""
+    """Return the id of each thread once, before those of its subagents."""
     if session_ids:
-        roots = [(await store.resolve(prefix, tenant=tenant)).thread for prefix in session_ids]
+        root_ids = [(await store.resolve(prefix, tenant=tenant)).thread for prefix in session_ids]
     else:
-        roots = (await list_thread_ids(store, tenant))[::-1]
-    threads: dict[str, None] = {}
-    for root in roots:
-        threads |= dict.fromkeys([root, *(await store.subagents(root))])
-    return list(threads)
+        root_ids = (await list_thread_ids(store, tenant))[::-1]
+    thread_ids: dict[str, None] = {}
+    for root_id in root_ids:
+        thread_ids |= dict.fromkeys([root_id, *(await store.list_subagents(root_id))])
+    return list(thread_ids)
 
 
 SESSIONS_PER_QUERY = 2_000
 
 
 async def list_thread_ids(store: Store, tenant: str | None) -> list[str]:
-    """Return every thread's id, the newest first. Sorted by start: a thread in use must not move between pages."""
-    threads: dict[str, None] = {}
+    """Return every thread's id, the last started first, so that a thread in use does not move between pages."""
+    thread_ids: dict[str, None] = {}
     offset = 0
     while page := await store.list_sessions(tenant=tenant, limit=SESSIONS_PER_QUERY, offset=offset):
-        threads |= dict.fromkeys(session.thread for session in page)
+        thread_ids |= dict.fromkeys(session.thread for session in page)
         offset += len(page)
-    return list(threads)
+    return list(thread_ids)
 
 
 @contextmanager
 def _open_target(file: str | None) -> Iterator[Callable[[str], int]]:
-    """Write to standard output, or to a new file readable by the user alone, which is removed after a failure."""
+    """Open standard output, or a new file that only the user can read and that is removed after a failure."""
     if file is None:
         yield lambda text: sys.stdout.buffer.write(text.encode())
         sys.stdout.buffer.flush()

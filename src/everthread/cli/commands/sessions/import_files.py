@@ -53,50 +53,51 @@ def import_files(
     if bool(files) == (client is not None):
         raise InputError("give the files to import, or --from with the name of a program")
     sources = find_logs(client) if client else list(files or ())
-    imported, skipped, notes = _import_all(
+    imported_threads, skip_reasons, notes = _import_all(
         sources, store_url, tenant, skip_bad=client is not None or len(sources) > 1
     )
     if as_json:
         print_json(
             {
-                "threads": [thread for thread, _ in imported],
-                "skipped": skipped,
+                "threads": [thread_id for thread_id, _ in imported_threads],
+                "skipped": skip_reasons,
                 "notes": notes,
             }
         )
         return
-    print_notes(skipped, "skipped")
+    print_notes(skip_reasons, "skipped")
     print_notes(notes)
-    new_messages = sum(count for _, count in imported)
-    ids = ", ".join(shorten_id(thread) for thread, _ in imported[:5]) + (
-        ", …" if len(imported) > 5 else ""
+    new_message_count = sum(count for _, count in imported_threads)
+    ids_text = ", ".join(shorten_id(thread_id) for thread_id, _ in imported_threads[:5]) + (
+        ", …" if len(imported_threads) > 5 else ""
     )
-    typer.echo(
-        f"{count_noun(len(imported), 'thread')} imported, {count_noun(new_messages, 'message')} new: {ids or 'none'}"
-    )
+    threads_text = count_noun(len(imported_threads), "thread")
+    messages_text = count_noun(new_message_count, "message")
+    typer.echo(f"{threads_text} imported, {messages_text} new: {ids_text or 'none'}")
 
 
 def _import_all(
     files: Sequence[str], store_url: str | None, tenant: str | None, *, skip_bad: bool
 ) -> tuple[list[tuple[str, int]], list[str], list[str]]:
-    """Import logs; return threads with the count of new messages, reasons for skipped files, and unread parts."""
+    """Import files. Return threads with their counts of new messages, reasons why files were skipped, and notes."""
     from everthread.lab.importers.thread_import import import_stream
 
-    skipped: list[str] = []
+    skip_reasons: list[str] = []
     notes: list[str] = []
 
     async def import_files(store: Store) -> list[tuple[str, int]]:
-        imported: list[tuple[str, int]] = []
+        imported_threads: list[tuple[str, int]] = []
         for file in files:
             try:
                 content = _read_import(file)
                 if isinstance(content, list):
-                    threads = await store.import_lines(content)
-                    imported += [
-                        (thread, (await store.session(thread)).message_count) for thread in threads
+                    thread_ids = await store.import_lines(content)
+                    imported_threads += [
+                        (thread_id, (await store.load_session(thread_id)).message_count)
+                        for thread_id in thread_ids
                     ]
                 else:
-                    imported.append(await import_stream(store, content, tenant=tenant))
+                    imported_threads.append(await import_stream(store, content, tenant=tenant))
                     log = content.log
                     notes.extend(f"{log.source}: {warning}" for warning in log.warnings)
             except TranscriptError as error:
@@ -104,10 +105,10 @@ def _import_all(
                 reason = str(error) if str(error).startswith(file) else f"{source}: {error}"
                 if not skip_bad:
                     raise TranscriptError(f"{reason}; nothing was imported") from error
-                skipped.append(reason)
-        return imported
+                skip_reasons.append(reason)
+        return imported_threads
 
-    return with_store(store_url, import_files, create=True), skipped, notes
+    return with_store(store_url, import_files, create=True), skip_reasons, notes
 
 
 def _read_import(file: str) -> list[dict[str, Any]] | LogStream:

@@ -39,20 +39,20 @@ class ListRow:
 
     session: Session
     state: str
-    messages: int
+    message_count: int
     last_used: float
     title: str
-    tokens: int | None = None
-    compactions: int | None = None
+    token_count: int | None = None
+    compaction_count: int | None = None
     """None for a session: tokens and compactions are counted for threads only."""
-    side_calls: int = 0
+    side_call_count: int = 0
 
     @property
     def kind(self) -> str:
         """The thread's kind, with the number of side calls that are folded into it."""
-        if not self.side_calls:
+        if not self.side_call_count:
             return self.session.shown_kind
-        return f"{self.session.shown_kind} +{count_noun(self.side_calls, 'side call')}"
+        return f"{self.session.shown_kind} +{count_noun(self.side_call_count, 'side call')}"
 
     def as_json(self) -> dict[str, Any]:
         session = self.session
@@ -60,10 +60,10 @@ class ListRow:
         origin = pick_fields(session, ORIGIN_FIELDS)
         figures = {
             "title": self.title,
-            "messages": self.messages,
-            "tokens": self.tokens,
-            "compactions": self.compactions,
-            "side_calls": self.side_calls,
+            "messages": self.message_count,
+            "tokens": self.token_count,
+            "compactions": self.compaction_count,
+            "side_calls": self.side_call_count,
             "state": self.state,
             "started": format_iso(session.started),
             "last": format_iso(self.last_used),
@@ -89,7 +89,7 @@ def list_threads(
             sessions = await store.list_sessions(tenant=tenant, limit=limit + 1, offset=offset)
             return [await _make_session_row(store, session) for session in sessions]
         threads = await store.list_threads(tenant=tenant, limit=limit + 1, offset=offset)
-        return [await _make_thread_row(store, row) for row in threads]
+        return [await _make_thread_row(store, thread) for thread in threads]
 
     rows = with_store(store_url, load_rows, empty_if_missing=True)
     has_more = len(rows) > limit
@@ -117,7 +117,7 @@ def _print_list(rows: list[ListRow], now: float, *, show_all: bool) -> None:
         "title…": lambda row: excerpt(row.title, 70) or "(no title)",
         "id": lambda row: shorten_id(row.session.id),
         "last used": lambda row: format_age(row.last_used, now),
-        "messages>": lambda row: row.messages,
+        "messages>": lambda row: row.message_count,
     }
     if show_all:
         columns |= {
@@ -126,8 +126,8 @@ def _print_list(rows: list[ListRow], now: float, *, show_all: bool) -> None:
         }
     else:
         columns |= {
-            "tokens>": lambda row: row.tokens,
-            "compactions>": lambda row: row.compactions,
+            "tokens>": lambda row: row.token_count,
+            "compactions>": lambda row: row.compaction_count,
             "kind": lambda row: row.kind,
         }
     columns["model"] = lambda row: excerpt(row.session.model, 30)
@@ -140,25 +140,27 @@ async def _make_thread_row(store: Store, row: ThreadRow) -> ListRow:
     return ListRow(
         row.first,
         describe_state(row.tip),
-        messages=row.message_count,
+        message_count=row.message_count,
         last_used=row.last_active,
         title=title,
-        tokens=row.token_count,
-        compactions=row.compaction_count,
-        side_calls=row.side_call_count,
+        token_count=row.token_count,
+        compaction_count=row.compaction_count,
+        side_call_count=row.side_call_count,
     )
 
 
 async def _make_session_row(store: Store, session: Session) -> ListRow:
     last_used = session.started
     if session.message_count:
-        last_messages = await store.messages(session.id, start=session.message_count - 1, limit=1)
+        last_messages = await store.list_messages(
+            session.id, start=session.message_count - 1, limit=1
+        )
         if last_messages:
             last_used = last_messages[0].created
     return ListRow(
         session,
         describe_state(session),
-        messages=session.message_count,
+        message_count=session.message_count,
         last_used=last_used,
         title=await load_short_title(store, session),
     )

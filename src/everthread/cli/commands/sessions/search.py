@@ -84,15 +84,15 @@ def search(
     until_time = parse_time(until, now)
 
     async def find(store: Store) -> tuple[HitPage, str]:
-        in_thread = await _resolve_optional(store, thread, tenant)
-        in_session = await _resolve_optional(store, session, tenant)
-        scope = in_session or in_thread
+        thread_session = await _resolve_optional(store, thread, tenant)
+        chosen_session = await _resolve_optional(store, session, tenant)
+        scope = chosen_session or thread_session
         query = SearchQuery(
             text,
             tenant=tenant or (scope.tenant if scope else None),
-            thread=in_thread.thread if in_thread else None,
-            include_family=in_thread is not None,
-            session=in_session.id if in_session else None,
+            thread=thread_session.thread if thread_session else None,
+            include_family=thread_session is not None,
+            session=chosen_session.id if chosen_session else None,
             role=role,
             tool=tool,
             path=path,
@@ -149,17 +149,17 @@ async def _resolve_optional(
 
 
 async def _describe_scope(store: Store, tenant: str | None, scope: Session | None) -> str:
-    """Describe which threads a search covered, and which it left out."""
-    total = await store.count_threads()
-    if not total:
+    """Describe which threads a search covered and which it left out."""
+    total_count = await store.count_threads()
+    if not total_count:
         return "(there are no threads yet)"
     if scope is not None:
         return f"in thread {shorten_id(scope.thread)}; other threads were not searched"
-    count = await store.count_threads(tenant=tenant)
-    threads = f"in {count_noun(count, 'thread')}"
+    tenant_count = await store.count_threads(tenant=tenant)
+    scope_text = f"in {count_noun(tenant_count, 'thread')}"
     if tenant is None:
-        return f"{threads} of {store.database.location}"
-    return f"{threads} of tenant {tenant}; {total - count:,} of other tenants were not searched"
+        return f"{scope_text} of {store.database.location}"
+    return f"{scope_text} of tenant {tenant}; {total_count - tenant_count:,} of other tenants were not searched"
 
 
 def _hit_as_json(hit: SearchHit) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _print_neighbour(
 
 
 def _highlight(snippet: Text, query: str) -> Text:
-    """Highlight the words of the query in the snippet: as typed, or else each of a word's terms."""
+    """Highlight the words of the query in the snippet, as typed or else each of a word's terms."""
     for word in query.replace('"', " ").replace("*", " ").split():
         if not snippet.highlight_words([word], HIGHLIGHT_STYLE, case_sensitive=False):
             snippet.highlight_words(list_phrase_terms(word), HIGHLIGHT_STYLE, case_sensitive=False)

@@ -100,19 +100,19 @@ def show(
         raise InputError("--context, --message and --output exclude each other")
 
     async def load(store: Store, session: Session) -> ShownThread:
-        tip = await store.session(await store.get_compression_tip(session.id))
-        thread_view = ShownThread(session, tip, with_system=context)
+        last_session = await store.load_session(await store.get_compression_tip(session.id))
+        thread_view = ShownThread(session, last_session, with_system=context)
         if output is not None:
             thread_view.output = await _load_output(store, session, output)
         elif message is not None:
-            history = await store.history(session.id)
+            history = await store.load_history(session.id)
             thread_view.messages = [await _load_message(store, session, history, message)]
-            thread_view.tool_names = _map_tool_names(history)
+            thread_view.tool_name_by_call_id = _map_call_ids_to_tool_names(history)
         else:
-            load_messages = store.messages if context else store.history
-            shown_id = tip.id if context else session.id
-            thread_view.messages = await load_messages(shown_id, start=offset, limit=limit)
-            thread_view.tool_names = _map_tool_names(thread_view.messages)
+            load_messages = store.list_messages if context else store.load_history
+            shown_session_id = last_session.id if context else session.id
+            thread_view.messages = await load_messages(shown_session_id, start=offset, limit=limit)
+            thread_view.tool_name_by_call_id = _map_call_ids_to_tool_names(thread_view.messages)
         return thread_view
 
     thread_view = with_session(store_url, session_id, load, tenant=tenant)
@@ -130,15 +130,17 @@ class ShownThread:
     """The parts of a thread that `show` prints: messages, or one stored output."""
 
     session: Session
-    tip: Session
+    last_session: Session
     with_system: bool
     messages: list[StoredMessage] = field(default_factory=list)
-    tool_names: dict[str, str] = field(default_factory=dict)
+    tool_name_by_call_id: dict[str, str] = field(default_factory=dict)
     output: str | None = None
 
     def redact(self) -> None:
         self.session = replace(self.session, title=redact_value(self.session.title))
-        self.tip = replace(self.tip, system=redact_value(self.tip.system))
+        self.last_session = replace(
+            self.last_session, system=redact_value(self.last_session.system)
+        )
         self.output = redact_value(self.output)
         self.messages = [
             replace(message, body=redact_value(message.body)) for message in self.messages
@@ -147,14 +149,14 @@ class ShownThread:
     def as_dict(self) -> dict[str, Any]:
         values: dict[str, Any] = {
             "thread": self.session.thread,
-            "session": self.tip.id,
+            "session": self.last_session.id,
             "title": self.session.title,
-            "model": self.tip.model,
+            "model": self.last_session.model,
         }
         if self.output is not None:
             return values | {"output": self.output}
         if self.with_system:
-            values["system"] = self.tip.system
+            values["system"] = self.last_session.system
         return values | {"messages": list(map(_message_as_json, self.messages))}
 
     def print(self, *, full: bool) -> None:
@@ -165,26 +167,26 @@ class ShownThread:
             excerpt(self.session.title, 100),
             shorten_id(self.session.thread),
             self.session.kind,
-            self.tip.model,
-            "live" if self.tip.is_live else "ended",
+            self.last_session.model,
+            "live" if self.last_session.is_live else "ended",
         )
         print_text((" · ".join(filter(None, facts)), "bold"))
-        if self.with_system and self.tip.system is not None:
+        if self.with_system and self.last_session.system is not None:
             print_text(("\nsystem", COLOURS["system"]))
             limits = None if full else PREVIEW_LIMITS["text"]
-            _print_part(content_text(self.tip.system), limits)
+            _print_part(content_text(self.last_session.system), limits)
         if not self.messages:
             print_text("no messages")
         for message in self.messages:
-            _print_message(message, self.tool_names, full=full)
+            _print_message(message, self.tool_name_by_call_id, full=full)
 
 
 async def _load_message(
     store: Store, session: Session, history: Sequence[StoredMessage], message_id: int
 ) -> StoredMessage:
     """Return a message of this thread, or of the thread it branched from."""
-    message = await store.message(message_id, tenant=session.tenant)
-    if (await store.session(message.session)).thread != session.thread and message_id not in (
+    message = await store.load_message(message_id, tenant=session.tenant)
+    if (await store.load_session(message.session)).thread != session.thread and message_id not in (
         stored_message.id for stored_message in history
     ):
         raise UnknownIdError(f"thread {shorten_id(session.thread)} has no message {message_id}")
@@ -199,7 +201,7 @@ async def _load_output(store: Store, session: Session, output_id: str) -> str:
     return await store.outputs.load_output(output_id, tenant=session.tenant)
 
 
-def _map_tool_names(messages: Iterable[StoredMessage]) -> dict[str, str]:
+def _map_call_ids_to_tool_names(messages: Iterable[StoredMessage]) -> dict[str, str]:
     return {call.id: call.name for message in messages for call in calls_of(message.body)}
 
 
@@ -208,34 +210,38 @@ def _message_as_json(message: StoredMessage) -> dict[str, Any]:
     return fields | {"created": format_iso(message.created), "body": message.body}
 
 
-def _print_message(message: StoredMessage, names: Mapping[str, str], *, full: bool) -> None:
+def _print_message(
+    message: StoredMessage, tool_name_by_call_id: Mapping[str, str], *, full: bool
+) -> None:
     role = excerpt(str(message.body.get("role")), 20)
     kind = "" if message.kind == "message" else message.kind
-    tokens = "" if message.tokens is None else f"{message.tokens:,} tokens"
-    facts = [f"#{message.id}", kind, format_age(message.created, time.time()), tokens]
+    tokens_text = "" if message.tokens is None else f"{message.tokens:,} tokens"
+    facts = [f"#{message.id}", kind, format_age(message.created, time.time()), tokens_text]
     print_text(
         "\n",
         (role, COLOURS.get(role, "bold")),
         "  ",
         (" · ".join(filter(None, facts)), "dim"),
     )
-    for kind_of_part, text in _split_message(message.body, names):
+    for kind_of_part, text in _split_message(message.body, tool_name_by_call_id):
         _print_part(text, None if full else PREVIEW_LIMITS[kind_of_part])
 
 
-def _split_message(body: Message, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _split_message(
+    body: Message, tool_name_by_call_id: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
     """Yield the kind and text of each part of a message: thoughts, text, images, calls, results."""
     for thought in _list_thoughts(body):
         yield "thinking", f"(thinking) {thought}"
     if body.get("role") != "tool" and text_of(body):
         yield "text", text_of(body)
-    images = sum(1 for _ in iterate_images(body.get("content")))
-    if images:
-        yield "text", f"[{count_noun(images, 'image')}]"
+    image_count = sum(1 for _ in iterate_images(body.get("content")))
+    if image_count:
+        yield "text", f"[{count_noun(image_count, 'image')}]"
     for call in calls_of(body):
         yield "call", f"→ {call.name} {call.arguments}"
     for result in results_of(body):
-        name = result.tool_name or names.get(result.call_id, "")
+        name = result.tool_name or tool_name_by_call_id.get(result.call_id, "")
         yield "result", f"← {name}: {result.text}"
 
 
@@ -250,10 +256,12 @@ def _list_thoughts(body: Mapping[str, Any]) -> Iterator[str]:
 
 def _print_part(text: str, limits: tuple[int, int] | None) -> None:
     """Print a text, cut to `limits` (characters, lines), with a note of the cut."""
-    start = text
+    shown_text = text
     if limits is not None:
         max_chars, max_lines = limits
-        start = "\n".join(text[:max_chars].split("\n")[:max_lines])
-    console.out(escape_controls(start))
-    if len(start) < len(text):
-        print_text((f"… {len(text) - len(start):,} more characters (--full shows them)", "dim"))
+        shown_text = "\n".join(text[:max_chars].split("\n")[:max_lines])
+    console.out(escape_controls(shown_text))
+    if len(shown_text) < len(text):
+        print_text(
+            (f"… {len(text) - len(shown_text):,} more characters (--full shows them)", "dim")
+        )

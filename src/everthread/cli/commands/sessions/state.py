@@ -35,8 +35,8 @@ def state(
     )
 
     async def load_figures(store: Store, session: Session) -> dict[str, Any]:
-        thread = session.thread
-        return {"thread": thread, **describe_state(await load_thread_state(store, thread))}
+        thread_id = session.thread
+        return {"thread": thread_id, **describe_state(await load_thread_state(store, thread_id))}
 
     figures = with_session(store_url, session_id, load_figures, tenant=tenant)
     if as_json:

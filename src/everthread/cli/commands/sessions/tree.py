@@ -53,7 +53,8 @@ def tree(
             {
                 "thread": related_sessions[0].session.thread,
                 "sessions": [
-                    _member_as_json(related_session) for related_session in related_sessions
+                    _related_session_as_json(related_session)
+                    for related_session in related_sessions
                 ],
             }
         )
@@ -65,30 +66,33 @@ def tree(
         tree_console.print(_draw_tree(related_sessions, time.time()))
 
 
-async def load_related_sessions(store: Store, thread: str) -> list[RelatedSession]:
+async def load_related_sessions(store: Store, thread_id: str) -> list[RelatedSession]:
     """Return every session of a thread and of the threads that began in it, recursively."""
     related_sessions: list[RelatedSession] = []
-    threads = {thread}
-    queue = [thread]
-    while queue:
-        next_thread = queue.pop()
-        compactions = {record.session: record for record in await store.compactions(next_thread)}
-        sessions = await store.thread_sessions(next_thread)
+    known_thread_ids = {thread_id}
+    waiting_thread_ids = [thread_id]
+    while waiting_thread_ids:
+        next_thread_id = waiting_thread_ids.pop()
+        compaction_by_session_id = {
+            record.session: record for record in await store.list_compactions(next_thread_id)
+        }
+        sessions = await store.list_thread_sessions(next_thread_id)
         title = await load_short_title(store, sessions[0])
         related_sessions += [
-            RelatedSession(session, compactions.get(session.id), title) for session in sessions
+            RelatedSession(session, compaction_by_session_id.get(session.id), title)
+            for session in sessions
         ]
-        children = [
+        child_ids = [
             child.id
-            for child in await store.threads_started_by(next_thread)
-            if child.id not in threads
+            for child in await store.list_child_threads(next_thread_id)
+            if child.id not in known_thread_ids
         ]
-        threads |= set(children)
-        queue += children
+        known_thread_ids |= set(child_ids)
+        waiting_thread_ids += child_ids
     return related_sessions
 
 
-def _member_as_json(related_session: RelatedSession) -> dict[str, Any]:
+def _related_session_as_json(related_session: RelatedSession) -> dict[str, Any]:
     session = related_session.session
     names = ("id", "thread", "parent", "kind", "model", "end_reason", "branched_at")
     return pick_fields(session, names) | {
@@ -116,23 +120,27 @@ def _compaction_as_json(compaction: CompactionRecord | None) -> dict[str, Any] |
 def _draw_tree(related_sessions: list[RelatedSession], now: float) -> Tree:
     """Draw continuations below each other: a hundred compactions are a list, not a staircase."""
     root = Tree(Text())
-    threads: dict[str, Tree] = {}
-    nodes: dict[str, Tree] = {}
+    tree_by_thread_id: dict[str, Tree] = {}
+    tree_by_session_id: dict[str, Tree] = {}
     for related_session in related_sessions:
         session = related_session.session
-        parent = nodes.get(session.parent or "")
-        if not threads:
+        parent_tree = tree_by_session_id.get(session.parent or "")
+        if not tree_by_thread_id:
             root.label = Text(
                 f"thread {shorten_id(session.thread)}  {related_session.title}", "bold"
             )
-            threads[session.thread] = root
-        elif session.thread not in threads:
+            tree_by_thread_id[session.thread] = root
+        elif session.thread not in tree_by_thread_id:
             label = Text(
                 f"{session.kind} {shorten_id(session.thread)}  {related_session.title}", "bold"
             )
-            threads[session.thread] = (parent or root).add(label)
-        parent_node = parent if session.kind == "reverted" and parent else threads[session.thread]
-        nodes[session.id] = parent_node.add(_render_label(related_session, now))
+            tree_by_thread_id[session.thread] = (parent_tree or root).add(label)
+        container = (
+            parent_tree
+            if session.kind == "reverted" and parent_tree
+            else tree_by_thread_id[session.thread]
+        )
+        tree_by_session_id[session.id] = container.add(_render_label(related_session, now))
     return root
 
 
@@ -151,7 +159,7 @@ def _render_label(related_session: RelatedSession, now: float) -> Text:
     if related_session.compaction is not None:
         record = related_session.compaction.record
         label.append(f"  {record.tokens_before:,} → {record.tokens_after:,} tokens", "green")
-        saved = format_share(record.tokens_before - record.tokens_after, record.tokens_before)
-        author = f", by {excerpt(describe_author(record.author), 30)}" if record.author else ""
-        label.append(f" ({saved} saved{author}, {record.duration:.1f} s)", "dim")
+        saved_text = format_share(record.tokens_before - record.tokens_after, record.tokens_before)
+        author_text = f", by {excerpt(describe_author(record.author), 30)}" if record.author else ""
+        label.append(f" ({saved_text} saved{author_text}, {record.duration:.1f} s)", "dim")
     return label

@@ -1,4 +1,4 @@
-"""Run a client through a gateway: its own, or one that is already running."""
+"""Run a client through a gateway of its own, or through one that is already running."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClientRun:
-    """One run of a client: its arguments, a temporary folder for its settings, and whether it gets our MCP server."""
+    """One run of a client, with its arguments and a temporary folder for its settings."""
 
     client: WrappedClient
     arguments: list[str]
@@ -101,7 +101,7 @@ async def run_with_running_gateway(run: ClientRun, url: str) -> int:
 
 
 async def _run_client(run: ClientRun, url: str) -> int:
-    """Run the client on this terminal; only the client reacts to Ctrl-C. Return its exit code."""
+    """Run the client on this terminal, where only the client reacts to Ctrl-C, and return its exit code."""
     variables, arguments = make_settings(run.client, url, run.folder, with_mcp=run.with_mcp)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, lambda: None)

@@ -46,12 +46,12 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 async def describe_managed_run(config: Config, store: Store, started_at: float) -> str:
-    """Replay the largest thread of the run as if it had been managed; describe the result."""
+    """Replay the largest thread of the run as if it had been managed, and describe the result."""
     rows = [row for row in await store.list_threads() if row.last_active >= started_at]
-    largest = max(rows, key=lambda row: row.message_count, default=None)
-    if largest is None or largest.message_count < 2:
+    largest_row = max(rows, key=lambda row: row.message_count, default=None)
+    if largest_row is None or largest_row.message_count < 2:
         return "Nothing was long enough to be changed."
-    return await _describe_thread(config, store, largest)
+    return await _describe_thread(config, store, largest_row)
 
 
 async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
@@ -61,7 +61,7 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
     from everthread.lab.replay.run_replay import areplay
 
     model, size = await make_thread_costs(config, store).load_window(row)
-    history = await store.history(row.tip.id)
+    history = await store.load_history(row.tip.id)
     messages = [LoggedMessage(message.body, message.created, model=model) for message in history]
     name = f"thread {row.first.id[:12]}"
     log = Log(name, "core", entries=messages, system=row.first.system, tools=[], model=model)
@@ -71,11 +71,13 @@ async def _describe_thread(config: Config, store: Store, row: ThreadRow) -> str:
         options=make_session_options(config),
         with_baselines=False,
     )
-    compactions = count_noun(len(replay.compactions), "compaction")
-    calls = [call for call in await store.usage.list_usage(row.first.id) if call.task == "main"]
-    sent_tokens = sum(call.usage.prompt_tokens for call in calls)
+    compactions_text = count_noun(len(replay.compactions), "compaction")
+    main_calls = [
+        call for call in await store.usage.list_usage(row.first.id) if call.task == "main"
+    ]
+    sent_tokens = sum(call.usage.prompt_tokens for call in main_calls)
     managed_tokens = sum(call.use.prompt for call in replay.everthread.calls)
     return (
-        f"Managed, its longest conversation would have had {compactions} and "
+        f"Managed, its longest conversation would have had {compactions_text} and "
         f"{managed_tokens:,} prompt tokens in all instead of {sent_tokens:,}."
     )

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class ReceiptFigures:
     """The traffic of a gateway within a period."""
 
-    calls: int
-    prompt: int
-    output: int
+    call_count: int
+    prompt_tokens: int
+    output_tokens: int
     cost: float | None
     """None if a price is unknown."""
-    compactions: int
+    compaction_count: int
     tokens_saved: int
 
     @classmethod
@@ -34,37 +34,37 @@ class ReceiptFigures:
         return cls(
             total.calls,
             total.prompt,
-            output=total.output,
+            output_tokens=total.output,
             cost=cost,
-            compactions=insights.compactions,
+            compaction_count=insights.compactions,
             tokens_saved=insights.tokens_saved,
         )
 
     @classmethod
     def from_response(cls, answer: Any) -> ReceiptFigures:
-        """Read the answer of the API."""
+        """Read the figures in an answer of `/api/insights`."""
         total = answer["total"]
-        calls, prompt, output = (int(total[name]) for name in ("calls", "prompt", "output"))
         cost = None if total["unpriced_calls"] else float(total["known_cost"])
         return cls(
-            calls,
-            prompt,
-            output=output,
+            int(total["calls"]),
+            int(total["prompt"]),
+            output_tokens=int(total["output"]),
             cost=cost,
-            compactions=int(answer["compactions"]),
+            compaction_count=int(answer["compactions"]),
             tokens_saved=int(answer["tokens_saved"]),
         )
 
     def subtract(self, earlier_figures: ReceiptFigures) -> ReceiptFigures:
+        """Return the traffic since the earlier figures were read."""
         cost = None
         if self.cost is not None and earlier_figures.cost is not None:
             cost = self.cost - earlier_figures.cost
         return ReceiptFigures(
-            self.calls - earlier_figures.calls,
-            self.prompt - earlier_figures.prompt,
-            output=self.output - earlier_figures.output,
+            self.call_count - earlier_figures.call_count,
+            self.prompt_tokens - earlier_figures.prompt_tokens,
+            output_tokens=self.output_tokens - earlier_figures.output_tokens,
             cost=cost,
-            compactions=self.compactions - earlier_figures.compactions,
+            compaction_count=self.compaction_count - earlier_figures.compaction_count,
             tokens_saved=self.tokens_saved - earlier_figures.tokens_saved,
         )
 
@@ -123,20 +123,18 @@ def format_receipt(
     from everthread.gateway.dashboard.headlines import describe_difference
     from everthread.gateway.dashboard.page_text import format_money
 
-    if not total.calls:
+    if not total.call_count:
         return f"Everthread: {name} made no call through it.\nLook: everthread doctor."
-    calls_line = f"Everthread: {name} made {count_noun(total.calls, 'call')}"
+    calls_line = f"Everthread: {name} made {count_noun(total.call_count, 'call')}"
     if comparison is not None and comparison.outgrown_count:
         calls_line += f", {comparison.outgrown_count:,} of them beyond the window"
     kept_line = "Kept: every message, searchable"
-    if total.compactions:
-        compactions = count_noun(total.compactions, "compaction")
+    if total.compaction_count:
+        compactions = count_noun(total.compaction_count, "compaction")
         kept_line += f"; {compactions} took {total.tokens_saved:,} tokens out of the prompts"
     else:
         kept_line += "; nothing had to be compacted"
-    cost_line = (
-        f"Cost: {format_money(total.cost)} for {total.prompt:,} tokens in, {total.output:,} out"
-    )
+    cost_line = f"Cost: {format_money(total.cost)} for {total.prompt_tokens:,} tokens in, {total.output_tokens:,} out"
     difference = describe_difference(comparison) if comparison is not None else None
     if difference:
         cost_line += f"; {difference.value} {difference.label} {difference.detail}"

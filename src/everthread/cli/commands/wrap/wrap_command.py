@@ -127,7 +127,7 @@ def _print_clients(*, as_json: bool) -> None:
 
 
 def _find_client(name: str, *, with_mcp: bool) -> WrappedClient:
-    """Return the client of this name; raise `InputError` if there is none, or if it cannot take an MCP server."""
+    """Return the client of this name. Raise `InputError` if there is none, or if it cannot take an MCP server."""
     client = CLIENTS.get(name)
     if client is None:
         problem = f"{name} is not a client that can be wrapped" if name else "name a client"

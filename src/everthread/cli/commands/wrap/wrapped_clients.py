@@ -20,7 +20,7 @@ URL_PLACEHOLDER = "http://127.0.0.1:PORT"
 
 @dataclass(frozen=True, slots=True)
 class WrappedClient:
-    """Variables, flags and files that route a client through a gateway; `{url}` is its address."""
+    """A client with the variables, flags and files that route it through a gateway, whose address is `{url}`."""
 
     name: str
     program: str
@@ -30,7 +30,7 @@ class WrappedClient:
     fill_folder: Callable[[Path, str], Mapping[str, str]] | None = None
     """Fills a temporary folder and returns the variables that point there."""
     mcp_arguments: tuple[str, ...] = ()
-    """Arguments that attach our MCP server, with `--mcp`; before the user's own arguments."""
+    """Arguments that attach our MCP server if `--mcp` is given, before the user's own arguments."""
     note: str = ""
 
     @property
@@ -50,7 +50,7 @@ def _make_opencode_config(url: str, *, with_mcp: bool) -> str:
 
 
 def _write_pi_extension(folder: Path, url: str) -> Mapping[str, str]:
-    """Write an extension for this run; sessions and settings of pi stay where they are."""
+    """Write an extension for this run. Sessions and settings of pi stay where they are."""
     addresses = {"anthropic": url, "openai": f"{url}/v1"}
     calls = [
         f"pi.registerProvider({json.dumps(name)}, {{ baseUrl: {json.dumps(address)} }});"
@@ -209,7 +209,7 @@ def format_settings(
     *,
     with_mcp: bool = False,
 ) -> str:
-    """Format the settings as shell commands; the temporary folder is called FOLDER."""
+    """Format the settings as shell commands in which the temporary folder is called FOLDER."""
     variables, arguments = make_settings(client, url, folder, with_mcp=with_mcp)
     lines = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     lines += [shlex.join([client.program, *arguments]), f"# {client.note}"]
