@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 from everthread.compaction.cutting.cut_plan import CutPlan
 from everthread.compaction.summary.summary_message import read_text_file
@@ -18,18 +19,19 @@ from everthread.core.summary_marks import is_summary, mark_summary, without_summ
 from everthread.core.turns import is_user_message
 from everthread.wire.permanent_parts import has_fixed_position, join_instructions
 
+KeptMessage = tuple[Message, int | None]
+"""A message and its index in the input; None for a new message."""
+
 
 def make_system_note(plan: CutPlan) -> str:
-    """Return the note that a thread's first compaction adds to the system prompt, or an empty string for later
-    compactions.
-    """
+    """Return the note that a thread's first compaction adds to the system prompt; empty for later compactions."""
     return "" if plan.earlier_summary.text else read_text_file("system_note")
 
 
 def assemble_messages(
     plan: CutPlan, text: str, note: str
 ) -> tuple[list[Message], tuple[int | None, ...]]:
-    """Return the compacted messages, and the input index of each, or None for a new message."""
+    """Return the compacted messages, and the input index of each; None for a new message."""
     cut = plan.cut
     fitted_messages = cut.messages
     head = _keep_messages(fitted_messages, range(cut.head_end))
@@ -56,10 +58,6 @@ def assemble_messages(
     )
 
 
-KeptMessage = tuple[Message, int | None]
-"""A message and its index in the input, or None for a new message."""
-
-
 def _keep_messages(messages: list[Message], indices: range) -> list[KeptMessage]:
     """Return the messages at these indices, without the earlier summary that was merged into one of them."""
     pairs = ((without_summary(messages[index]), index) for index in indices)
@@ -83,58 +81,60 @@ def _add_note(head: list[KeptMessage], note: str) -> list[KeptMessage]:
     return head
 
 
-def _insert_summary(
-    head: list[KeptMessage], tail: list[KeptMessage], text: str
-) -> list[KeptMessage]:
-    """Insert the summary with a role that neither neighbour has, or merge it into a neighbour.
+class SummaryPlacement(Enum):
+    """How a summary gets between the head and the tail."""
+
+    USER_MESSAGE = "user message"
+    ASSISTANT_MESSAGE = "assistant message"
+    MERGED_INTO_HEAD = "merged into the last message of the head"
+    MERGED_INTO_TAIL = "merged into the first message of the tail"
+
+
+def _choose_placement(head: list[KeptMessage], tail: list[KeptMessage]) -> SummaryPlacement:
+    """Choose a role that neither neighbour has, or else the neighbour that takes the summary.
 
     Merge the summary into the latest user message only if nothing else is possible, because that message should stay
     unchanged.
     """
     message_before = head[-1][0] if head else None
     message_after = tail[0][0] if tail else None
+    role_before = message_before["role"] if message_before else ""
+    role_after = message_after["role"] if message_after else ""
+    follows_results = role_before == "tool" and role_after in ("", "assistant")
     neighbour_roles = {
-        _find_speaking_role(message)
-        for message in (message_before, message_after)
-        if message is not None
+        _get_speaking_role(message) for message in (message_before, message_after) if message
     }
-    if (
-        message_before is not None
-        and message_before["role"] == "tool"
-        and (message_after is None or message_after["role"] == "assistant")
-    ):
-        return [*head, _mark_as_summary({"role": "user", "content": text}), *tail]
-    if "user" not in neighbour_roles:
-        return [*head, _mark_as_summary({"role": "user", "content": text}), *tail]
-    if (
-        "assistant" not in neighbour_roles
-        and any(message["role"] == "user" for message, _ in head)
-        and tail
-    ):
-        return [*head, _mark_as_summary({"role": "assistant", "content": text}), *tail]
-    if (
-        message_before is not None
-        and message_before["role"] != "system"
-        and not calls_of(message_before)
-    ):
-        is_latest = is_user_message(message_before) and not any(
-            is_user_message(message) for message, _ in tail
-        )
-        if not is_latest:
-            return [
-                *head[:-1],
-                _mark_as_summary(_add_text(message_before, text)),
-                *tail,
-            ]
-    if message_after is not None and message_after["role"] == "user":
-        return [
-            *head,
-            _mark_as_summary(_add_text(message_after, text, at_start=True)),
-            *tail[1:],
-        ]
-    if message_before is not None and message_before["role"] == "user":
-        return [*head[:-1], _mark_as_summary(_add_text(message_before, text)), *tail]
-    return [*head, _mark_as_summary({"role": "user", "content": text}), *tail]
+    if follows_results or "user" not in neighbour_roles:
+        return SummaryPlacement.USER_MESSAGE
+    has_user_in_head = any(message["role"] == "user" for message, _ in head)
+    if "assistant" not in neighbour_roles and has_user_in_head and tail:
+        return SummaryPlacement.ASSISTANT_MESSAGE
+    if message_before and role_before != "system" and not calls_of(message_before):
+        has_later_user_message = any(is_user_message(message) for message, _ in tail)
+        if has_later_user_message or not is_user_message(message_before):
+            return SummaryPlacement.MERGED_INTO_HEAD
+    if role_after == "user":
+        return SummaryPlacement.MERGED_INTO_TAIL
+    if role_before == "user":
+        return SummaryPlacement.MERGED_INTO_HEAD
+    return SummaryPlacement.USER_MESSAGE
+
+
+def _insert_summary(
+    head: list[KeptMessage], tail: list[KeptMessage], text: str
+) -> list[KeptMessage]:
+    """Insert the summary between head and tail, marked as a summary."""
+    match _choose_placement(head, tail):
+        case SummaryPlacement.USER_MESSAGE:
+            return [*head, _mark_as_summary({"role": "user", "content": text}), *tail]
+        case SummaryPlacement.ASSISTANT_MESSAGE:
+            return [*head, _mark_as_summary({"role": "assistant", "content": text}), *tail]
+        case SummaryPlacement.MERGED_INTO_HEAD:
+            merged_message = _add_text(head[-1][0], text)
+            return [*head[:-1], _mark_as_summary(merged_message), *tail]
+        case SummaryPlacement.MERGED_INTO_TAIL:
+            merged_message = _add_text(tail[0][0], text, at_start=True)
+            return [*head, _mark_as_summary(merged_message), *tail[1:]]
 
 
 def _put_instructions(
@@ -182,7 +182,7 @@ def _accepts_instructions(messages: Sequence[KeptMessage], position: int) -> boo
     """Return whether a system message may be put at this position."""
     message_before = messages[position - 1][0] if position else None
     message_after = messages[position][0] if position < len(messages) else None
-    follows_user = message_before is not None and _find_speaking_role(message_before) in (
+    follows_user = message_before is not None and _get_speaking_role(message_before) in (
         "user",
         *SYSTEM_ROLES,
     )
@@ -211,7 +211,7 @@ def _mark_as_summary(message: Message) -> KeptMessage:
     return mark_summary(message), None
 
 
-def _find_speaking_role(message: Message) -> str:
+def _get_speaking_role(message: Message) -> str:
     """Return the role of a message, in which results count as the user's."""
     return {"tool": "user", "function": "user"}.get(message["role"], message["role"])
 
