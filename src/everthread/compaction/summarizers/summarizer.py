@@ -41,7 +41,7 @@ class SummaryRequest:
     budget: int
     """Tokens for the sections."""
     previous: Sections = field(default_factory=dict)
-    """The sections of the earlier summary, without the user's words; empty for a first summary."""
+    """The sections of the earlier summary, without the user's words, or an empty mapping for a first summary."""
     task: str = ""
     """The user's open requests, word for word. The engine writes them itself; they are given as context."""
     focus: str | None = None

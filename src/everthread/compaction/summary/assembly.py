@@ -20,18 +20,18 @@ from everthread.core.turns import is_user_message
 from everthread.wire.permanent_parts import has_fixed_position, join_instructions
 
 KeptMessage = tuple[Message, int | None]
-"""A message and its index in the input; None for a new message."""
+"""A message and its index in the input, or None for a new message."""
 
 
 def make_system_note(plan: CutPlan) -> str:
-    """Return the note that a thread's first compaction adds to the system prompt; empty for later compactions."""
+    """Return the note that a thread's first compaction adds to the system prompt, or an empty string later."""
     return "" if plan.earlier_summary.text else read_text_file("system_note")
 
 
 def assemble_messages(
     plan: CutPlan, text: str, note: str
 ) -> tuple[list[Message], tuple[int | None, ...]]:
-    """Return the compacted messages, and the input index of each; None for a new message."""
+    """Return the compacted messages, and the input index of each, or None for a new message."""
     cut = plan.cut
     fitted_messages = cut.messages
     head = _keep_messages(fitted_messages, range(cut.head_end))

@@ -96,7 +96,7 @@ class Dashboard:
         self._trial_page = TrialPage(self._threads, costs, trial, threshold=threshold, ratio=ratio)
         self._sites = sites or SitePolicy()
         self.base_url = ""
-        """The gateway's address for clients; empty without a gateway."""
+        """The gateway's address for clients, or an empty string without a gateway."""
         self._announce = announce
         self._announced_at = -math.inf
         self._live_updates = LiveUpdates(costs.store)
