@@ -10,6 +10,7 @@ from everthread.compaction.draft_requests import PendingDraft, empty_draft
 from everthread.compaction.engine import ContextEngine, Services
 from everthread.compaction.history.open_requests import render_task
 from everthread.compaction.history.thread_state import ThreadState
+from everthread.compaction.journal.journal import Journal
 from everthread.compaction.journal.journal_builder import JournalBuilder
 from everthread.compaction.names.names_section import NamesSection
 from everthread.compaction.planning_engine import (
@@ -98,8 +99,7 @@ class ContextCompressor(PlanningEngine):
         journal = journal_builder.build_journal(state, covered_state.root_prefix)
         if cut_plan.earlier_summary.last_turns:
             # Messages between several summaries belong between their entries.
-            entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
-            journal = replace(journal, entries=tuple(entries))
+            journal = _sort_entries(journal)
         task = render_task(cut_plan.history)
         pinned_notes, warnings = render_pinned_notes(
             summary_input.state.notes, cut_plan.budget.full_tokens // 8, count
@@ -220,6 +220,12 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
             f"engines.compressor.template: {template!r} is not allowed; use handoff or classic"
         )
     return ContextCompressor(services, template=template)
+
+
+def _sort_entries(journal: Journal) -> Journal:
+    """Return the journal with its entries in the order of their first turns."""
+    entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
+    return replace(journal, entries=tuple(entries))
 
 
 def _drop_names_section(sections: Mapping[str, str]) -> Sections:

@@ -89,12 +89,7 @@ async def open_agent(
             session=session,
         )
         link.agent = _make_agent(
-            builder,
-            conversation,
-            config=settings,
-            listener=listener,
-            find_route=_make_route_finder(settings, link, resources),
-            resources=resources,
+            builder, conversation, link, config=settings, listener=listener, resources=resources
         )
     return link.agent
 
@@ -151,10 +146,10 @@ class _AgentLink:
 def _make_agent(
     builder: AgentBuilder,
     conversation: Conversation,
+    link: _AgentLink,
     *,
     config: Config,
     listener: Listener | None,
-    find_route: FindRoute,
     resources: AsyncExitStack,
 ) -> Agent:
     """Build the agent of an open conversation. `resources`: ends its processes."""
@@ -175,7 +170,7 @@ def _make_agent(
         listener=listener,
         cache_misses=CacheMissLog(ttl=CACHE_SECONDS[config.prompt_caching.cache_ttl]),
         memory=builder.memory,
-        find_route=find_route,
+        find_route=_make_route_finder(config, link, resources),
         resources=resources,
     )
 

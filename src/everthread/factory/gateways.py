@@ -112,16 +112,7 @@ async def open_gateway(
             worker_count=worker.worker_count if worker else 1,
         )
         manager, proxy = await _open_proxy(parts)
-        pages = None
-        if options.dashboard.enabled:
-            pages = await make_dashboard(
-                settings,
-                store,
-                sites=parts.sites,
-                trial=trial,
-                announce=announce,
-                links=worker.links_folder if worker else None,
-            )
+        pages = await _make_pages(parts, worker, trial=trial, announce=announce)
         app = await _open_app(parts, manager, proxy, authenticator=authenticator, pages=pages)
         server = Gateway(
             app,
@@ -136,6 +127,26 @@ async def open_gateway(
         if app.pages is not None:
             app.pages.base_url = gateway.url
         yield gateway
+
+
+async def _make_pages(
+    parts: _GatewayParts,
+    worker: WorkerSetup | None,
+    *,
+    trial: RunTrial | None,
+    announce: Callable[[str], None] | None,
+) -> Dashboard | None:
+    """Return the dashboard, or None if it is turned off."""
+    if not parts.config.gateway.dashboard.enabled:
+        return None
+    return await make_dashboard(
+        parts.config,
+        parts.store,
+        sites=parts.sites,
+        trial=trial,
+        announce=announce,
+        links=worker.links_folder if worker else None,
+    )
 
 
 def _make_parts(
