@@ -25,6 +25,10 @@ from everthread.core.tokens.budget import Budget
 from everthread.core.types import Node, System
 
 SessionStartReason = Literal["new", "resume", "compression", "branch"]
+_PROGRESS_TEXTS = {
+    "summary_failed": "{route} wrote no summary: {reason}",
+    "summary_skipped": "{route} was not asked for a summary: it is paused for {seconds:.0f} s more",
+}
 
 
 class ReportProgress(Protocol):
@@ -71,12 +75,6 @@ class Archive(Graph, Protocol):
     async def covered(self) -> list[int]:
         """Return the ids of the messages that compactions of the thread cover, oldest first."""
         ...
-
-
-_PROGRESS_TEXTS = {
-    "summary_failed": "{route} wrote no summary: {reason}",
-    "summary_skipped": "{route} was not asked for a summary: it is paused for {seconds:.0f} s more",
-}
 
 
 def describe_progress(kind: str, details: Mapping[str, Any]) -> str:

@@ -8,6 +8,8 @@ reported.
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
 
 from everthread.compaction.compaction_result import CompactionLevel
 from everthread.compaction.cutting.cut import Cut, Tail, TokenLimits
@@ -30,6 +32,35 @@ MIN_SUMMARY_TOKENS = 400
 """Tokens kept for a summary beside a user message that nearly fills the window."""
 
 
+class Reduction(Enum):
+    """A kind of reduction, with the phrase that describes it in the report."""
+
+    HEAD_MESSAGES_CUT = "stored the middle of oversized messages at the start"
+    TAIL_HALVED = "protected no last messages and halved the tail to {tokens:,} tokens"
+    USER_WORDS_LIMITED = "left {tokens:,} tokens for the user's words"
+    SUMMARY_LIMITED = "left {tokens:,} tokens for the summary"
+    RESULTS_CUT = "cut {results} of the tail to {tokens:,} tokens each"
+    ARGUMENTS_CUT = "cut long arguments and images of the tail"
+    LATEST_GROUP_KEPT = "kept only the latest group"
+    TAIL_DROPPED = "kept no tail: even the latest message is too large"
+    USER_MESSAGES_CUT = "stored the middle of oversized user messages"
+
+
+class ReductionStep(NamedTuple):
+    """A reduction that was needed, with its figures."""
+
+    reduction: Reduction
+    tokens: int = 0
+    """The tokens that were left."""
+    result_count: int = 0
+    """The number of results that were cut."""
+
+    def render(self) -> str:
+        """Return the step as a phrase for the report."""
+        results = count_noun(self.result_count, "oversized tool result")
+        return self.reduction.value.format(tokens=self.tokens, results=results)
+
+
 class CutFitter:
     """Cuts a history so that the kept messages fit, and gives up no more than necessary."""
 
@@ -38,11 +69,15 @@ class CutFitter:
         self._limits = limits
         self._level = level
         self._tail = make_smallest_tail(kept, limits)
-        self._steps: list[str] = []
-        """The reductions so far, each as a phrase for the report."""
+        self._steps: list[ReductionStep] = []
+        """The reductions so far, in order."""
 
     def fit(self) -> Cut:
-        """Choose the largest tail that the level allows, reduce what is kept as far as needed, and return the cut."""
+        """Choose the largest tail that the level allows, reduce what is kept as far as needed, and return the cut.
+
+        The results of the latest group are cut before anything else is given up. They are cut again later, because
+        their shares depend on the tail and on the limits, which the steps in between change.
+        """
         self._cut_large_head_messages()
         if self._level > CompactionLevel.NORMAL:
             self._halve_tail()
@@ -114,7 +149,7 @@ class CutFitter:
             limits=self._limits,
             request_tokens=self._request_tokens,
             reasons=explain_cut(kept, self._limits, tail),
-            steps=tuple(self._steps),
+            steps=tuple(step.render() for step in self._steps),
         )
 
     def _cut_large_head_messages(self) -> None:
@@ -127,15 +162,13 @@ class CutFitter:
             if kept.sizes[index] > limit and not is_fixed:
                 kept.replace_message(index, cut_text(index, message, limit // 2, kept.counter))
         if kept.outputs_to_store:
-            self._steps.append("stored the middle of oversized messages at the start")
+            self._steps.append(ReductionStep(Reduction.HEAD_MESSAGES_CUT))
 
     def _halve_tail(self) -> None:
         """Halve the tail budget and protect no last messages."""
         tail_tokens = self._limits.tail_tokens // 2
         self._limits = replace(self._limits, protect_last_n=0, tail_tokens=tail_tokens)
-        self._steps.append(
-            f"protected no last messages and halved the tail to {tail_tokens:,} tokens"
-        )
+        self._steps.append(ReductionStep(Reduction.TAIL_HALVED, tail_tokens))
 
     def _halve_large_tail(self) -> None:
         """Halve the tail if the request is too large, unless the level has halved it already."""
@@ -162,7 +195,7 @@ class CutFitter:
         if reduction > 0:
             tokens = used_tokens - reduction
             self._limits = replace(self._limits, user_words_tokens=tokens)
-            self._steps.append(f"left {tokens:,} tokens for the user's words")
+            self._steps.append(ReductionStep(Reduction.USER_WORDS_LIMITED, tokens))
 
     def _lower_summary_limit(self, max_tokens: int, *, minimum: int) -> None:
         """Lower the limit of the summary to this minimum at most, until the cut is within `max_tokens`."""
@@ -170,7 +203,7 @@ class CutFitter:
         if reduction > 0:
             tokens = self._limits.summary_tokens - reduction
             self._limits = replace(self._limits, summary_tokens=tokens)
-            self._steps.append(f"left {tokens:,} tokens for the summary")
+            self._steps.append(ReductionStep(Reduction.SUMMARY_LIMITED, tokens))
 
     def _cut_latest_results(self, min_tokens: int, *, hard_limit: int | None = None) -> None:
         """Cut the results of the latest group to equal shares of the tokens left for them.
@@ -200,10 +233,9 @@ class CutFitter:
         if kept.outputs_to_store == outputs_before:
             return
         count = sum(len(kept.outputs_to_store.get(index, ())) for index in indices)
-        self._steps = [step for step in self._steps if "oversized tool result" not in step]
-        self._steps.append(
-            f"cut {count_noun(count, 'oversized tool result')} of the tail to {max_tokens:,} tokens each"
-        )
+        other_steps = [step for step in self._steps if step.reduction is not Reduction.RESULTS_CUT]
+        cut_step = ReductionStep(Reduction.RESULTS_CUT, max_tokens, result_count=count)
+        self._steps = [*other_steps, cut_step]
         self._recount_tail()
 
     def _shorten_arguments(self) -> None:
@@ -224,14 +256,14 @@ class CutFitter:
                 kept.replace_message(index, ShortenedMessage(message, outputs_to_store))
                 has_changed = True
         if has_changed:
-            self._steps.append("cut long arguments and images of the tail")
+            self._steps.append(ReductionStep(Reduction.ARGUMENTS_CUT))
             self._choose_tail()
 
     def _keep_latest_group(self) -> None:
         """Reduce the tail to the latest group if the request is too large."""
         if self._exceeds_target and self._tail.start < self._kept.min_tail_start:
             self._tail = make_smallest_tail(self._kept, self._limits)
-            self._steps.append("kept only the latest group")
+            self._steps.append(ReductionStep(Reduction.LATEST_GROUP_KEPT))
 
     def _cut_latest_results_as_last_resort(self) -> None:
         """Cut the results of the latest group to the hard limit. A large user message is cut before them."""
@@ -284,7 +316,7 @@ class CutFitter:
             return
         if kept.count_request(self._limits, end, tail_tokens=0) < self._limits.max_tokens:
             self._tail = Tail(end)
-            self._steps.append("kept no tail: even the latest message is too large")
+            self._steps.append(ReductionStep(Reduction.TAIL_DROPPED))
 
     def _cut_user_messages(self) -> None:
         """Store the middle of kept messages until the request fits, the largest first.
@@ -314,7 +346,7 @@ class CutFitter:
         if kept.latest_user_index is not None:
             self._cut_user_message(kept.latest_user_index, window_limit)
         if kept.outputs_to_store != outputs_before:
-            self._steps.append("stored the middle of oversized user messages")
+            self._steps.append(ReductionStep(Reduction.USER_MESSAGES_CUT))
 
     def _cut_user_message(self, index: int, limit: int) -> None:
         """Cut a user message by as many tokens as the request is over the limit, if it is."""

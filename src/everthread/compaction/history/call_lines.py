@@ -45,6 +45,25 @@ _MATCH_COUNT_PATTERN = re.compile(
     r"(\d[\d,]{0,11}|\bno) (match(?:es)?|results?|files?|occurrences?|hits?)\b",
     re.IGNORECASE,
 )
+_ANNOUNCING_LINE_PATTERN = re.compile(
+    r"\s*(?:#{1,6}\s.*|\*\*[^*]{1,80}\*\*:?|.*:|\W*|.*\.{3}(?: \[.*\])?|([=-])\1+.*\1\1|(?:\[[\w:.-]+\] )?[$❯] .*)\s*"
+)
+"""A heading, a rule, a step that only begins, a command that is shown, or a line that only announces others."""
+_SPECIFIC_PATTERN = re.compile(r"\d|`[^`\n]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
+_MAX_SHORT_LINES = 6
+FRAME_LINE_PATTERN = re.compile(
+    r"\n(?:\[?exit code:? ?-?\d{1,6}\]?|\(no output\)|process exited with code -?\d{1,6}|chunk id: .*|wall time: .*|"
+    r"output:)(?=\n|\Z)"
+)
+"""Lines, in lower case, that a tool adds around a command's output."""
+_FRAME_WORDS = (
+    "exit code",
+    "(no output)",
+    "exited with code",
+    "chunk id: ",
+    "wall time: ",
+    "output:",
+)
 
 
 class Action(NamedTuple):
@@ -212,16 +231,6 @@ def _describe_content(output: UnwrappedOutput) -> str:
     return clip_words(one_line(find_telling_line(output.body[:2_000])), 60)
 
 
-_ANNOUNCING_LINE_PATTERN = re.compile(
-    r"\s*(?:#{1,6}\s.*|\*\*[^*]{1,80}\*\*:?|.*:|\W*|.*\.{3}(?: \[.*\])?|([=-])\1+.*\1\1|(?:\[[\w:.-]+\] )?[$❯] .*)\s*"
-)
-"""A heading, a rule, a step that only begins, a command that is shown, or a line that only announces others."""
-
-
-_SPECIFIC_PATTERN = re.compile(r"\d|`[^`\n]{2,}`|\w/\w|[a-z][A-Z]|\w_\w|\w\.\w")
-_MAX_SHORT_LINES = 6
-
-
 def find_telling_line(text: str) -> str:
     """Return the line that says most: in a long text the first with a figure, a path or a name, else the first
     statement."""
@@ -246,21 +255,6 @@ def _list_statements(text: str) -> Iterator[str]:
             is_code = not is_code
         elif not is_code and not _ANNOUNCING_LINE_PATTERN.fullmatch(line):
             yield line
-
-
-FRAME_LINE_PATTERN = re.compile(
-    r"\n(?:\[?exit code:? ?-?\d{1,6}\]?|\(no output\)|process exited with code -?\d{1,6}|chunk id: .*|wall time: .*|"
-    r"output:)(?=\n|\Z)"
-)
-"""Lines, in lower case, that a tool adds around a command's output."""
-_FRAME_WORDS = (
-    "exit code",
-    "(no output)",
-    "exited with code",
-    "chunk id: ",
-    "wall time: ",
-    "output:",
-)
 
 
 def _count_lines(kind: str, body: str) -> int:

@@ -34,6 +34,7 @@ _WRITING_STATEMENT_PATTERN = re.compile(
     re.IGNORECASE,
 )
 """Starts of a query that changes a database."""
+_QUOTE_CHARS_PATTERN = re.compile("[\"']")
 
 
 def find_effect_kind(call: ToolCall, action: Action, arguments: Mapping[str, Any]) -> EffectKind:
@@ -67,9 +68,6 @@ def find_named_files(call: ToolCall) -> NamedFiles | None:
             if looks_like_path(word)
         )
     return NamedFiles(paths, is_change=kind != "looked") if paths else None
-
-
-_QUOTE_CHARS_PATTERN = re.compile("[\"']")
 
 
 def _is_read_only_call(call: ToolCall, action: Action, arguments: Mapping[str, Any]) -> bool:

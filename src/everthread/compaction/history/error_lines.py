@@ -53,67 +53,9 @@ _MAX_LINE_CHARS = 2_000
 _MAX_SEARCHED_CHARS = 100_000
 """Characters to search for an error at each end of an output."""
 _TRACEBACK = "Traceback (most recent call last)"
-
-
-def find_error_line(text: str, *, failed: bool = False) -> str:
-    """Return the line that names the error. If the call may have succeeded, return only a clear error."""
-    start = text.rfind(_TRACEBACK)
-    if start >= 0:
-        lines = text[start : start + 20_000].split("\n")[1:]
-        exception_line = next((line for line in lines if line[:1].strip()), "")
-        if exception_line:
-            return exception_line.strip()
-    parts = [text[:_MAX_SEARCHED_CHARS]]
-    if len(text) > _MAX_SEARCHED_CHARS:
-        parts.append(text[_MAX_SEARCHED_CHARS:][-_MAX_SEARCHED_CHARS:])
-    patterns: list[tuple[re.Pattern[str], tuple[str, ...]]] = [(_CLEAR_ERROR_PATTERN, _CLEAR_WORDS)]
-    if failed:
-        patterns.append((_VAGUE_ERROR_PATTERN, _VAGUE_WORDS))
-    for pattern, words in patterns:
-        for part in parts:
-            for start in sorted(_find_line_starts(part, words)):
-                end = part.find("\n", start)
-                match = pattern.search(part, start, end if end >= 0 else len(part))
-                if match:
-                    return _find_line_at(part, match.start())
-    return ""
-
-
-def _find_line_at(text: str, position: int) -> str:
-    """Return the line around a position; for a very long line the part near it, from the start of a word."""
-    start = text.rfind("\n", 0, position) + 1
-    if start < position - 100:
-        start = text.find(" ", position - 100, position) + 1 or position
-    return text[start : start + _MAX_LINE_CHARS].split("\n", 1)[0].removeprefix("E  ").strip()
-
-
-def find_leading_error(text: str) -> str:
-    """Return the first line if it says that the call failed. Later lines are ignored: any text may mention errors."""
-    first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0]
-    return first_line.strip() if _ERROR_START_PATTERN.match(first_line) else ""
-
-
 _PROGRAM_ERROR_PATTERN = re.compile(
     r"(?:[\w.]{0,80}(?:Error|Exception)|[Ee]rror|ERROR|fatal|FATAL|panic)\b ?[:!\[]"
 )
-
-
-def find_program_error(text: str) -> str:
-    """Return the error that a program states in its first or last line, or in a traceback near the end."""
-    end = text[-4_000:].rstrip()
-    last_line = end.rpartition("\n")[2].strip()
-    if _PROGRAM_ERROR_PATTERN.match(last_line) or _TRACEBACK in end[-2_000:]:
-        return find_error_line(end) or last_line
-    first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0].strip()
-    if (
-        _PROGRAM_ERROR_PATTERN.match(first_line)
-        or "command not found" in first_line
-        or " failed for " in first_line
-    ):
-        return first_line
-    return ""
-
-
 MAX_ERROR_LINES = 8
 """Maximum of different error lines to take from one output."""
 MAX_SEARCHED_LINE_CHARS = 300
@@ -182,6 +124,89 @@ _SOURCE_CODE_PATTERN = re.compile(
 _DIAGNOSTIC_PATTERN = re.compile(r": error [A-Z]{0,4}\d{2,6}: ")
 """A compiler's message: the source code that it quotes does not make it source code."""
 _NUMBERS_PATTERN = re.compile(r"[\d\s]+(?:(?<=0)[xX][0-9a-fA-F]+)?")
+_GO_REASON_PATTERN = re.compile(r"[ \t]+(?:[\w./-]{1,200}:\d{1,7}: |Error:[ \t]+)(?P<text>\S.*)")
+"""A line that a test of Go printed, or the error of an assertion library below it."""
+_STATES_MISMATCH_PATTERN = re.compile(
+    r"\b(?:want(?:ed)?|got|expect(?:ed)?|should|must)\b", re.IGNORECASE
+)
+_NPM_ERROR_PATTERN = re.compile(r"^npm (?:ERR!|error) .{1,300}", re.MULTILINE)
+_LOCATED_MESSAGE_PATTERN = re.compile(
+    r"^[\w./\\-]{1,200}\.\w{1,8}:\d{1,7}(?::\d{1,7})?:? +\S.{0,1000}", re.MULTILINE
+)
+"""A linter's message about a line of a file, without a word for an error."""
+_MAX_DIAGNOSTICS_CHARS = 20_000
+_REASONLESS_LINE_PATTERN = re.compile(
+    r"\W*(?:(?:command|process|shellid: \w+) )?(?:exit(?:ed)?|return(?:ed)?|failed|completed)(?: with)?"
+    r"(?: non-zero)?(?: exit)?(?: code| status)?\W*\d+\W*"
+    r"|\W*(?:\w+ {1,3})?(?:\d+ (?:passed|failed|errors?|skipped|warnings?)\b[ ,|]*){1,5}(?:\(\d+\)|in [\d.]+ ?m?s)?\W*"
+    r"|make(?:\[\d+\])?: \*\*\* .*|Error: \(none\)|\[[\w:.-]+\] ERROR task failed"
+    r"|FAIL\s+\S+ (?:\[build failed\]|[\d.]+s)|"
+    r"(?:Failed!\s+- |Tests: +)?(?:\W|\d|\b(?:tests?|completed|failed|passed|skipped|ignored|total|of)\b)+"
+    r"(?:Duration: .*|in [\d.]+ ?m?s.*)?",
+    re.IGNORECASE,
+)
+_GIVES_REASON_PATTERN = re.compile(
+    r"\b(?:invalid|required|denied|refused|unauthori[sz]ed|forbidden|cannot|can't|could not|couldn't|unable|missing|"
+    r"unexpected|rejected|not allowed|timed? ?out|mismatch|conflicts?|unknown|unsupported|exceed\w*|failed|not \w+)\b",
+    re.IGNORECASE,
+)
+_PRINTED_HEADING_PATTERN = re.compile(r"^(?:={2,}|-{2,}) ?\w.*(?:==|--)$", re.MULTILINE)
+_END_CHARS = 2_000
+"""Characters at the end to search for the last words."""
+
+
+def find_error_line(text: str, *, failed: bool = False) -> str:
+    """Return the line that names the error. If the call may have succeeded, return only a clear error."""
+    start = text.rfind(_TRACEBACK)
+    if start >= 0:
+        lines = text[start : start + 20_000].split("\n")[1:]
+        exception_line = next((line for line in lines if line[:1].strip()), "")
+        if exception_line:
+            return exception_line.strip()
+    parts = [text[:_MAX_SEARCHED_CHARS]]
+    if len(text) > _MAX_SEARCHED_CHARS:
+        parts.append(text[_MAX_SEARCHED_CHARS:][-_MAX_SEARCHED_CHARS:])
+    patterns: list[tuple[re.Pattern[str], tuple[str, ...]]] = [(_CLEAR_ERROR_PATTERN, _CLEAR_WORDS)]
+    if failed:
+        patterns.append((_VAGUE_ERROR_PATTERN, _VAGUE_WORDS))
+    for pattern, words in patterns:
+        for part in parts:
+            for start in sorted(_find_line_starts(part, words)):
+                end = part.find("\n", start)
+                match = pattern.search(part, start, end if end >= 0 else len(part))
+                if match:
+                    return _find_line_at(part, match.start())
+    return ""
+
+
+def _find_line_at(text: str, position: int) -> str:
+    """Return the line around a position; for a very long line the part near it, from the start of a word."""
+    start = text.rfind("\n", 0, position) + 1
+    if start < position - 100:
+        start = text.find(" ", position - 100, position) + 1 or position
+    return text[start : start + _MAX_LINE_CHARS].split("\n", 1)[0].removeprefix("E  ").strip()
+
+
+def find_leading_error(text: str) -> str:
+    """Return the first line if it says that the call failed. Later lines are ignored: any text may mention errors."""
+    first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0]
+    return first_line.strip() if _ERROR_START_PATTERN.match(first_line) else ""
+
+
+def find_program_error(text: str) -> str:
+    """Return the error that a program states in its first or last line, or in a traceback near the end."""
+    end = text[-4_000:].rstrip()
+    last_line = end.rpartition("\n")[2].strip()
+    if _PROGRAM_ERROR_PATTERN.match(last_line) or _TRACEBACK in end[-2_000:]:
+        return find_error_line(end) or last_line
+    first_line = text.lstrip()[:_MAX_LINE_CHARS].split("\n", 1)[0].strip()
+    if (
+        _PROGRAM_ERROR_PATTERN.match(first_line)
+        or "command not found" in first_line
+        or " failed for " in first_line
+    ):
+        return first_line
+    return ""
 
 
 def find_error_lines(
@@ -232,13 +257,6 @@ def _add_reason(line: str, preceding_text: str, following_text: str) -> str:
     return line if not reason or is_error else f"{line} {reason}"
 
 
-_GO_REASON_PATTERN = re.compile(r"[ \t]+(?:[\w./-]{1,200}:\d{1,7}: |Error:[ \t]+)(?P<text>\S.*)")
-"""A line that a test of Go printed, or the error of an assertion library below it."""
-_STATES_MISMATCH_PATTERN = re.compile(
-    r"\b(?:want(?:ed)?|got|expect(?:ed)?|should|must)\b", re.IGNORECASE
-)
-
-
 def _find_go_reason(preceding_text: str, following_text: str) -> str:
     """Return the last reason in the indented lines after a failed Go test's line; with `-v` they come before."""
     following_lines = takewhile(_is_indented, following_text.split("\n"))
@@ -271,9 +289,6 @@ def find_failure(text: str) -> str:
     return ""
 
 
-_NPM_ERROR_PATTERN = re.compile(r"^npm (?:ERR!|error) .{1,300}", re.MULTILINE)
-
-
 def _is_source_code(line: str) -> bool:
     """Return whether a line that mentions an error is source code, or npm's output around the error."""
     is_code = (
@@ -294,39 +309,12 @@ def _is_announced(text: str, start: int, line: str) -> bool:
     return preceding_text.rstrip().endswith(":")
 
 
-_LOCATED_MESSAGE_PATTERN = re.compile(
-    r"^[\w./\\-]{1,200}\.\w{1,8}:\d{1,7}(?::\d{1,7})?:? +\S.{0,1000}", re.MULTILINE
-)
-"""A linter's message about a line of a file, without a word for an error."""
-
-
 def _find_diagnostics(text: str) -> list[str]:
     """Return the messages of a failed program about lines of files, near the end of its output."""
     return [
         match[0].rstrip()
         for match in _LOCATED_MESSAGE_PATTERN.finditer(text[-_MAX_DIAGNOSTICS_CHARS:])
     ][: MAX_ERROR_LINES // 2]
-
-
-_MAX_DIAGNOSTICS_CHARS = 20_000
-_REASONLESS_LINE_PATTERN = re.compile(
-    r"\W*(?:(?:command|process|shellid: \w+) )?(?:exit(?:ed)?|return(?:ed)?|failed|completed)(?: with)?"
-    r"(?: non-zero)?(?: exit)?(?: code| status)?\W*\d+\W*"
-    r"|\W*(?:\w+ {1,3})?(?:\d+ (?:passed|failed|errors?|skipped|warnings?)\b[ ,|]*){1,5}(?:\(\d+\)|in [\d.]+ ?m?s)?\W*"
-    r"|make(?:\[\d+\])?: \*\*\* .*|Error: \(none\)|\[[\w:.-]+\] ERROR task failed"
-    r"|FAIL\s+\S+ (?:\[build failed\]|[\d.]+s)|"
-    r"(?:Failed!\s+- |Tests: +)?(?:\W|\d|\b(?:tests?|completed|failed|passed|skipped|ignored|total|of)\b)+"
-    r"(?:Duration: .*|in [\d.]+ ?m?s.*)?",
-    re.IGNORECASE,
-)
-_GIVES_REASON_PATTERN = re.compile(
-    r"\b(?:invalid|required|denied|refused|unauthori[sz]ed|forbidden|cannot|can't|could not|couldn't|unable|missing|"
-    r"unexpected|rejected|not allowed|timed? ?out|mismatch|conflicts?|unknown|unsupported|exceed\w*|failed|not \w+)\b",
-    re.IGNORECASE,
-)
-_PRINTED_HEADING_PATTERN = re.compile(r"^(?:={2,}|-{2,}) ?\w.*(?:==|--)$", re.MULTILINE)
-_END_CHARS = 2_000
-"""Characters at the end to search for the last words."""
 
 
 def gives_no_reason(line: str) -> bool:

@@ -15,6 +15,16 @@ OPEN_ERROR_TURNS = 2
 """An error counts as open for this many turns."""
 REPEATED_ERROR_TURNS = 12
 """An error that occurred repeatedly counts as open for this many turns."""
+_PIPE_OR_SEQUENCE_PATTERN = re.compile(r"\||;")
+"""A pipe or a second command: the exit code is that of the last one."""
+_EXIT_CODE_PATTERN = re.compile(r"exit (\d{1,3})\b")
+_TEST_FIGURE_PATTERN = re.compile(r"(\d{1,7}) (?:packages? )?(failed|error|passed|test)s?\b")
+_INLINE_PROGRAM_PATTERN = re.compile(
+    r"\b(?:python|node|ruby|perl|php|deno|bun)[\d.]{0,6}\s+(?:-[a-z]{0,3}[ce]\b|-?\s{0,3}<<)"
+)
+"""A program whose text is part of a command."""
+_FAILED_TEST_PATTERN = re.compile(r"(?:--- FAIL: |FAILED |FAIL: )([\w./-]+(?:::\w+)*)")
+_WORD_SEPARATOR_PATTERN = re.compile(r"[\s'\"|^$()=]+")
 
 
 @dataclass(slots=True)
@@ -105,12 +115,6 @@ def find_passed_by_errors(errors: Mapping[str, OpenError], effect: CallEffect) -
     return []
 
 
-_PIPE_OR_SEQUENCE_PATTERN = re.compile(r"\||;")
-"""A pipe or a second command: the exit code is that of the last one."""
-_EXIT_CODE_PATTERN = re.compile(r"exit (\d{1,3})\b")
-_TEST_FIGURE_PATTERN = re.compile(r"(\d{1,7}) (?:packages? )?(failed|error|passed|test)s?\b")
-
-
 def _is_clear_failure(effect: CallEffect) -> bool:
     """Return whether a command ended with an exit code of 2 or more: checks also use 1 to say "no"."""
     code = _EXIT_CODE_PATTERN.search(effect.outcome) if effect.kind == "ran" else None
@@ -126,21 +130,11 @@ def _count_tests_run(effect: CallEffect) -> int:
     return max(total, sum(figures.values()))
 
 
-_INLINE_PROGRAM_PATTERN = re.compile(
-    r"\b(?:python|node|ruby|perl|php|deno|bun)[\d.]{0,6}\s+(?:-[a-z]{0,3}[ce]\b|-?\s{0,3}<<)"
-)
-"""A program whose text is part of a command."""
-_FAILED_TEST_PATTERN = re.compile(r"(?:--- FAIL: |FAILED |FAIL: )([\w./-]+(?:::\w+)*)")
-
-
 def _names_failed_tests(command: str, error_lines: Sequence[str]) -> bool:
     """Return whether a command names each test that failed. More lines than are kept may name further tests."""
     names = [match[1] for line in error_lines if (match := _FAILED_TEST_PATTERN.match(line))]
     words = _WORD_SEPARATOR_PATTERN.split(command)
     return 0 < len(names) < MAX_CALL_ERRORS and all(name in words for name in names)
-
-
-_WORD_SEPARATOR_PATTERN = re.compile(r"[\s'\"|^$()=]+")
 
 
 def _counts_packages(effect: CallEffect) -> bool:

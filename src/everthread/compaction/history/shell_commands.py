@@ -30,6 +30,13 @@ _LISTING_ARGUMENT_PATTERN = re.compile(
     r"-[avr]{1,3}|--(?:list|all|remotes|show-current|verbose|contains|(?:no-)?merged|sort|format)\b.*|show|get-url"
 )
 """Arguments with which `git branch` and `git remote` only list something."""
+_SSH_COMMAND_PATTERN = re.compile(
+    r"ssh(?:\s+-\w+)*\s+[\w.@-]{1,200}\s+(['\"])(?P<command>[^'\"]{1,2000})\1\s*"
+)
+"""A command that runs on another machine."""
+_WORD_SEPARATOR_PATTERN = re.compile(r"[^a-z0-9]+")
+_MAX_SEARCHED_WORDS = 5
+"""Words of a step to search for tests: later words are its files and patterns."""
 
 
 def looks_like_path(word: str) -> bool:
@@ -67,12 +74,6 @@ def is_read_only_command(command: str) -> bool:
     )
 
 
-_SSH_COMMAND_PATTERN = re.compile(
-    r"ssh(?:\s+-\w+)*\s+[\w.@-]{1,200}\s+(['\"])(?P<command>[^'\"]{1,2000})\1\s*"
-)
-"""A command that runs on another machine."""
-
-
 @functools.lru_cache(maxsize=1_024)
 def is_test_command(command: str) -> bool:
     """Return whether a command line runs tests: the first words of a step that is not read-only name them."""
@@ -100,11 +101,6 @@ def _runs_tests(words: list[str]) -> bool:
         if not test_words.isdisjoint(parts if "check" not in parts[1:] else parts[:1]):
             return True
     return False
-
-
-_WORD_SEPARATOR_PATTERN = re.compile(r"[^a-z0-9]+")
-_MAX_SEARCHED_WORDS = 5
-"""Words of a step to search for tests: later words are its files and patterns."""
 
 
 def _skip_prefixes(words: list[str]) -> list[str]:

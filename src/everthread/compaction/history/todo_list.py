@@ -10,6 +10,7 @@ from everthread.core.secrets.redaction import clip_words
 from everthread.core.text import one_line
 
 _TODO_TEXT_FIELDS = ("content", "step", "title", "task", "text", "description")
+_CREATED_TASK_PATTERN = re.compile(r"\bTask #(\d{1,6}) created\b")
 
 
 def read_todo(effect: CallEffect) -> list[dict[str, str]]:
@@ -42,9 +43,6 @@ def read_todo(effect: CallEffect) -> list[dict[str, str]]:
                 }
             )
     return todo[:40] if any(entry["status"] for entry in todo) else []
-
-
-_CREATED_TASK_PATTERN = re.compile(r"\bTask #(\d{1,6}) created\b")
 
 
 def update_todo(todo: list[dict[str, str]], effect: CallEffect) -> list[dict[str, str]]:

@@ -28,6 +28,11 @@ from everthread.compaction.summarizers.summarizer import JOURNAL_AUTHOR
 from everthread.compaction.summary.sentences import CountTokens
 from everthread.core.text import count_noun
 
+_QUIET_NOTE = " that changed nothing left out."
+_QUIET_COUNT_PATTERN = re.compile(rf" ([\d,]{{1,12}}) messages?{re.escape(_QUIET_NOTE)}")
+INTRO_START = "(Journal of "
+"""The beginning of `Journal.render_intro`."""
+
 
 def describe_author(author: str) -> str:
     """Return an author as text for people: `the journal`, or a model's name."""
@@ -73,10 +78,6 @@ class Journal:
         if self.entries:
             return "\n".join([self.render_intro(), *(entry.text for entry in self.entries)])
         return ""
-
-
-_QUIET_NOTE = " that changed nothing left out."
-_QUIET_COUNT_PATTERN = re.compile(rf" ([\d,]{{1,12}}) messages?{re.escape(_QUIET_NOTE)}")
 
 
 def drop_quiet_entries(entries: Sequence[JournalEntry], quiet_message_count: int) -> Journal:
@@ -134,7 +135,3 @@ def make_background_entry(text: str, messages: int) -> JournalEntry:
     """Return an entry for the text of an earlier summary that has no entries."""
     closing = redact_text(shorten_closing_words(f"From an earlier summary: {text}"))
     return JournalEntry(0, 0, messages, closing_words=closing)
-
-
-INTRO_START = "(Journal of "
-"""The beginning of `Journal.render_intro`."""

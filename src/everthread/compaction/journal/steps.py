@@ -23,6 +23,7 @@ ERROR_NOTES = (FIXED_NOTE, REPLACED_NOTE)
 """Notes at the end of an error that is no longer open."""
 MAX_COMMAND_CHARS = 120
 _MAX_CALL_CHARS = 120
+_CHANGED_LABEL = "changed "
 
 
 class CallDescription(NamedTuple):
@@ -125,9 +126,6 @@ def _describe_call(description: str, effect: CallEffect) -> CallDescription:
     failure_key = error_key(effect) if is_open else ""
     text = f"{description} → {outcome}" if outcome else description
     return CallDescription(redact_text(text), tuple(map(redact_text, errors)), failure_key)
-
-
-_CHANGED_LABEL = "changed "
 
 
 def join_changes(lines: Iterable[str]) -> Iterator[str]:

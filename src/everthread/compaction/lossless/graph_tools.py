@@ -97,6 +97,21 @@ MAX_EXCERPT_CHARS = 700
 """Characters of one excerpt, with its heading."""
 NODE_ID_PATTERN = re.compile(r"n[0-9a-f]{12}")
 NOTHING_MORE = "There is nothing more to find under it; do not try it again."
+MAX_ARGUMENT_CHARS = 1_000
+MAX_OFFSET = 10**9
+_DEFAULTS: dict[str, Any] = {
+    "mode": "text",
+    "scope": "thread",
+    "role": None,
+    "tool": None,
+    "limit": None,
+    "offset": 0,
+}
+_LIMITS = {"lcm_grep": (6, 20), "lcm_expand": (6_000, 50_000)}
+"""The default and the maximum of `limit`. A larger value is accepted, because an answer is bounded in any case."""
+_PARAMETERS = {schema["function"]["name"]: schema["function"]["parameters"] for schema in SCHEMAS}
+MAX_SHOWN_SOURCES = 24
+"""Maximum ids listed in the description of a node."""
 
 
 class GraphTools:
@@ -191,21 +206,6 @@ async def _find_node(graph: Graph, node_id: str) -> Node:
     return node
 
 
-MAX_ARGUMENT_CHARS = 1_000
-MAX_OFFSET = 10**9
-_DEFAULTS: dict[str, Any] = {
-    "mode": "text",
-    "scope": "thread",
-    "role": None,
-    "tool": None,
-    "limit": None,
-    "offset": 0,
-}
-_LIMITS = {"lcm_grep": (6, 20), "lcm_expand": (6_000, 50_000)}
-"""The default and the maximum of `limit`. A larger value is accepted, because an answer is bounded in any case."""
-_PARAMETERS = {schema["function"]["name"]: schema["function"]["parameters"] for schema in SCHEMAS}
-
-
 def check_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked arguments of a call, with defaults. A null counts as absent."""
     properties = _PARAMETERS[tool]["properties"]
@@ -255,10 +255,6 @@ def _check_number(tool: str, name: str, value: Any) -> int:
             f"{tool}: {name}={str(value)[:40]!r} is not allowed; use a whole number from {minimum} on"
         )
     return value
-
-
-MAX_SHOWN_SOURCES = 24
-"""Maximum ids listed in the description of a node."""
 
 
 def describe_node(node: Node) -> str:

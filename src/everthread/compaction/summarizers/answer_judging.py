@@ -36,6 +36,30 @@ FAULT_EMPTY_SECTIONS = "every section in it was empty"
 FAULT_CUT_OFF = "it was cut off before it had enough sections"
 FAULT_LONGER_THAN_SOURCE = "it was longer than what it summarises"
 FAULT_TOO_LONG = "it was far longer than it may be"
+_THINKING_TAGS = r"(think|thinking|thoughts?|reasoning|analysis|scratchpad)"
+_THINKING_START_PATTERN = re.compile(rf"^[ \t]*<{_THINKING_TAGS}>", re.MULTILINE | re.IGNORECASE)
+_THINKING_END_PATTERN = re.compile(rf"</{_THINKING_TAGS}>", re.IGNORECASE)
+_THINKING_TAG_PATTERN = re.compile(rf"</?{_THINKING_TAGS}>", re.IGNORECASE)
+_HEADING_NAMES = {
+    name.casefold(): name
+    for name in (
+        *HANDOFF_SECTIONS,
+        *(heading for heading, _ in CLASSIC_SECTIONS),
+        "Done",
+        "State",
+        "Constraints",
+    )
+}
+_ANY_HEADING = "|".join(
+    re.escape(name).replace("\\&", "(?:&|&amp;|and)") for name in _HEADING_NAMES
+)
+_HEADING_PATTERN = re.compile(
+    rf"^[ \t]*(?:#{{1,6}}[ \t]*(?:\d{{1,2}}[.)][ \t]*)?[*_]{{0,3}}({_ANY_HEADING}):?[*_]{{0,3}}:?"
+    rf"|(?:\d{{1,2}}[.)][ \t]*)?[*_]{{2,3}}({_ANY_HEADING}):?[*_]{{2,3}}:?)[ \t]*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_FENCE_PATTERN = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
+_RESERVED_STARTS = (OPEN, SUMMARY_START, SUMMARY_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +113,6 @@ def _explain_unusable(reply: ModelReply, raw_text: str, text: str) -> str:
     return FAULT_NO_SECTIONS if text.strip() else FAULT_ONLY_THINKING
 
 
-_THINKING_TAGS = r"(think|thinking|thoughts?|reasoning|analysis|scratchpad)"
-_THINKING_START_PATTERN = re.compile(rf"^[ \t]*<{_THINKING_TAGS}>", re.MULTILINE | re.IGNORECASE)
-_THINKING_END_PATTERN = re.compile(rf"</{_THINKING_TAGS}>", re.IGNORECASE)
-_THINKING_TAG_PATTERN = re.compile(rf"</?{_THINKING_TAGS}>", re.IGNORECASE)
-
-
 def strip_thinking(text: str) -> str:
     """Return the text without thinking that was written into it.
 
@@ -124,26 +142,6 @@ def strip_thinking(text: str) -> str:
     return "".join((*parts, text[position:]))
 
 
-_HEADING_NAMES = {
-    name.casefold(): name
-    for name in (
-        *HANDOFF_SECTIONS,
-        *(heading for heading, _ in CLASSIC_SECTIONS),
-        "Done",
-        "State",
-        "Constraints",
-    )
-}
-_ANY_HEADING = "|".join(
-    re.escape(name).replace("\\&", "(?:&|&amp;|and)") for name in _HEADING_NAMES
-)
-_HEADING_PATTERN = re.compile(
-    rf"^[ \t]*(?:#{{1,6}}[ \t]*(?:\d{{1,2}}[.)][ \t]*)?[*_]{{0,3}}({_ANY_HEADING}):?[*_]{{0,3}}:?"
-    rf"|(?:\d{{1,2}}[.)][ \t]*)?[*_]{{2,3}}({_ANY_HEADING}):?[*_]{{2,3}}:?)[ \t]*$",
-    re.MULTILINE | re.IGNORECASE,
-)
-
-
 def normalize_headings(text: str) -> tuple[str, frozenset[str]]:
     """Return the text with every known heading in one form, and the set of those headings."""
     heading_names: set[str] = set()
@@ -154,9 +152,6 @@ def normalize_headings(text: str) -> tuple[str, frozenset[str]]:
         return f"## {_HEADING_NAMES[heading.casefold()]}"
 
     return _HEADING_PATTERN.sub(rewrite_heading, text), frozenset(heading_names)
-
-
-_FENCE_PATTERN = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*$", re.MULTILINE)
 
 
 def strip_fence(text: str) -> str:
@@ -173,9 +168,6 @@ def strip_fence(text: str) -> str:
         return body
     fences = list(_FENCE_PATTERN.finditer(body))
     return body[: fences[-1].start()] if len(fences) % 2 else body
-
-
-_RESERVED_STARTS = (OPEN, SUMMARY_START, SUMMARY_END)
 
 
 def _clean_sections(sections: Mapping[str, str]) -> Sections:

@@ -33,6 +33,8 @@ OPEN = "⟦"
 CLOSE = "⟧"
 _MARKER_REPLACEMENTS = str.maketrans({OPEN: "[", CLOSE: "]"})
 _MAX_LABEL_CHARS = 80
+_PART_LABEL_TOKENS = 24
+"""Tokens kept free in a chunk for the label of an entry that is cut into parts."""
 
 
 def to_inert_text(text: str) -> str:
@@ -150,10 +152,6 @@ def _describe_part(part: Part) -> str:
 def _make_label(name: Any) -> str:
     """Return a role, kind or tool for a marker line: short, on one line, without marker signs."""
     return clip(one_line(to_inert_text(str(name or "something"))), _MAX_LABEL_CHARS)
-
-
-_PART_LABEL_TOKENS = 24
-"""Tokens kept free in a chunk for the label of an entry that is cut into parts."""
 
 
 def count_entry_tokens(entries: Iterable[RecordEntry], count: CountTokens) -> int:

@@ -31,6 +31,7 @@ _HEADING_TOKENS = 6
 """Tokens of a section's heading."""
 _NOTE_TOKENS = 12
 """Tokens of the note about omitted lines."""
+_MAX_TOPIC_CHARS = 500
 
 
 def fit_sections(sections: Mapping[str, str], max_tokens: int, count: CountTokens) -> Sections:
@@ -64,9 +65,6 @@ def _shorten_section(name: str, text: str, max_tokens: int, count: CountTokens) 
     return "\n".join(
         [note, *lines[-shown_count:]] if name == DONE else [*lines[:shown_count], note]
     )
-
-
-_MAX_TOPIC_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,14 @@ _SECTIONS_BY_HEADING = {name.casefold(): name for name in HANDOFF_SECTIONS} | {
 
 Sections = dict[str, str]
 """Texts by section name. In a model's summary an empty section is shown as `None.`; in a journal it is left out."""
+_HEADING_PATTERN = re.compile(
+    r"^#{1,4}[ \t]+(?:\d{1,2}[.)][ \t]*)?\*{0,3}([^\n*]{1,60})\*{0,3}:?[ \t]*$",
+    re.MULTILINE,
+)
+_NODE_LINE_PATTERN = re.compile(
+    r"^\[(?:node n[0-9a-f]{12}:[^\n]{1,300}|end of nodes[^\]\n]{0,80})\]$", re.MULTILINE
+)
+_END_OF_NODES_PATTERN = re.compile(r"^\[end of nodes[^\]\n]{0,80}\]$", re.MULTILINE)
 
 
 def render_sections(
@@ -109,12 +117,6 @@ def _render_classic(sections: Mapping[str, str], *, skip_empty: bool) -> str:
     return "\n\n".join(blocks)
 
 
-_HEADING_PATTERN = re.compile(
-    r"^#{1,4}[ \t]+(?:\d{1,2}[.)][ \t]*)?\*{0,3}([^\n*]{1,60})\*{0,3}:?[ \t]*$",
-    re.MULTILINE,
-)
-
-
 def find_section_name(line: str) -> str | None:
     """Return the section that this heading line begins, or None."""
     heading = _HEADING_PATTERN.match(line)
@@ -139,12 +141,6 @@ def parse_sections(text: str) -> Sections:
     if section is not None:
         _add_section(sections, section, text[position:])
     return sections
-
-
-_NODE_LINE_PATTERN = re.compile(
-    r"^\[(?:node n[0-9a-f]{12}:[^\n]{1,300}|end of nodes[^\]\n]{0,80})\]$", re.MULTILINE
-)
-_END_OF_NODES_PATTERN = re.compile(r"^\[end of nodes[^\]\n]{0,80}\]$", re.MULTILINE)
 
 
 def find_nodes_end(summary: str) -> int:

@@ -18,6 +18,9 @@ from everthread.core.messages import tool_names
 from everthread.core.secrets.redaction import redact
 from everthread.core.summary_marks import neutralize_summary_marks
 
+PINNED = "Pinned by the user:"
+_KEY_SEPARATOR = " with "
+
 
 @functools.cache
 def read_text_file(resource_name: str) -> str:
@@ -28,10 +31,6 @@ def read_text_file(resource_name: str) -> str:
         .read_text("utf-8")
         .strip()
     )
-
-
-PINNED = "Pinned by the user:"
-_KEY_SEPARATOR = " with "
 
 
 def find_reading_tools(tools: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...]:

@@ -21,6 +21,58 @@ VALUE_KIND = "value"
 ERROR_KIND = "error"
 CHECKABLE_KINDS = frozenset({URL_KIND, PATH_KIND, HASH_KIND, IDENTIFIER_KIND, ERROR_KIND})
 """Kinds of names that are either right or made up; a number or a word of prose is neither."""
+_URL_PATTERN = re.compile(
+    r"\b[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s<>\"'`|\\^{}\[\]，。；、）】」』》\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]+"
+)
+_CHUNK_PATTERN = re.compile(r"[A-Za-z0-9_$@~./\\#%+=&?:*À-ɏ-]{3,}(?:\(\))?")
+_QUOTED_PATH_PATTERN = re.compile(
+    r"([\"'])((?:/|~/|[A-Za-z]:\\)[^\"'\n]{1,400}\.[A-Za-z0-9]{1,6})\1"
+)
+# Matched in pairs from the left, so that text between two quotations does not count as quoted.
+_QUOTATION_PATTERN = re.compile(
+    r"`([^`\n]{1,400})`|\"([^\"\n]{1,400})\"|“([^”\n]{1,400})”|«([^»\n]{1,400})»|「([^」\n]{1,400})」"
+)
+_ERROR_WORD_PATTERN = re.compile(
+    r"[Ee]rror\b|Exception\b|\b(?:failed|denied|not found|No such|cannot|refused)\b"
+)
+_QUOTED_IDENTIFIER_PATTERN = re.compile(
+    r"[A-Za-z_][\w-]{2,60}(?:[.:]{1,2}[A-Za-z_][\w-]{1,60}){0,6}"
+)
+_KEY_PATTERN = re.compile(r"-{0,2}[A-Za-z_][\w.-]{0,60}")
+_LINE_NUMBER_PATTERN = re.compile(r"(?<=\w)(?:(?::\d+){1,3}|:L?\d+-L?\d+|#L\d+(?:-L?\d+)?)$")
+_HEX_DIGEST_PATTERN = re.compile(
+    r"(?:sha\d{1,3}:)?(?:[0-9a-f]{7,16}|[0-9a-f]{24}|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{56}|[0-9a-f]{64}|[0-9a-f]{96}|"
+    r"[0-9a-f]{128})"
+)
+_UUID_PATTERN = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_VALUE_SHAPE_PATTERN = re.compile(
+    r"v?\d{1,5}\.\d{1,5}(?:\.\d{1,7}){0,3}(?:[-+.]?(?:a|b|rc|alpha|beta|dev|post)[\w.+-]{0,20})?"  # a version
+    r"|#[0-9a-fA-F]{6}(?:[0-9a-fA-F]{2})?"  # a colour
+    r"|(?:localhost|[\w-]{1,60}(?:\.[\w-]{1,60}){1,5}|\d{1,3}(?:\.\d{1,3}){3}):\d{2,5}"  # host and port
+    r"|\d{4}-\d\d-\d\d(?:T[\d:.+Z-]{4,30})?"  # a date
+)
+_DRIVE_PATTERN = re.compile(r"[A-Za-z]:[\\/]|\\\\")
+_ROOT_PATTERN = re.compile(r"~?/|\.{1,2}/")
+_PATH_PATTERN = re.compile(r"[\w.@~+%À-ɏ\\/-]+")
+_SUFFIX_PATTERN = re.compile(r"(?<=[^.])\.([A-Za-z][A-Za-z0-9]{0,10})$")
+_SNAKE_CASE_PATTERN = re.compile(
+    r"[$@]?_{0,2}[A-Za-z][A-Za-z0-9$]*(?:_+[A-Za-z0-9$]+)+_{0,2}(?:\(\))?|__\w+__(?:\(\))?"
+)
+_CAMEL_CASE_PATTERN = re.compile(r"[$@]?[A-Za-z][A-Za-z0-9]{2,60}(?:\(\))?")
+_CASE_CHANGES_PATTERN = re.compile(r"[a-z0-9][A-Z][a-z]|[a-z]{2}[A-Z]{2}|[A-Z]{2}[a-z]{2}")
+_FUNCTION_CALL_PATTERN = re.compile(r"[A-Za-z_$][\w$]*(?:(?:\.|::)[A-Za-z_$][\w$]*)*\(\)")
+_SCOPED_NAME_PATTERN = re.compile(r"[A-Za-z_][\w]*(?:::[A-Za-z_~][\w]*)+(?:\(\))?")
+_DOTTED_NAME_PATTERN = re.compile(r"[A-Za-z_$@][\w$]*(?:\.[A-Za-z_$][\w$]*)+(?:\(\))?")
+_TICKET_ID_PATTERN = re.compile(r"([A-Z][A-Z0-9]{1,9})-\d{1,6}|CVE-\d{4}-\d{3,7}|#\d{2,6}")
+_UPPERCASE_CODE_PATTERN = re.compile(r"(?=[A-Z0-9]{0,20}\d)(?=[A-Z0-9]{0,20}[A-Z])[A-Z0-9]{5,20}")
+_IDENTIFIER_FORMS_PATTERN = re.compile(
+    r"--[a-z][\w-]{1,60}"  # a flag
+    r"|(?=[a-z-]{1,60}\d)[a-z][a-z0-9]{0,20}(?:-[a-z0-9]{1,20}){2,6}"  # a host, a service
+    r"|\$[A-Za-z_]\w{1,60}"  # a variable
+    r"|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63})+"  # an address
+    r"|@[\w-]{1,60}/[\w.-]{1,60}"  # a scoped package
+    r"|E(?:NOENT|ACCES|CONN\w+|ADDRINUSE|PERM|EXIST|PIPE|TIMEDOUT|ISDIR|NOTDIR|INVAL|MFILE|NOSPC|AGAIN)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +99,6 @@ def find_checkable_names(text: str) -> list[CheckableName]:
             names.append(name)
             names_end = name.end
     return names
-
-
-_URL_PATTERN = re.compile(
-    r"\b[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s<>\"'`|\\^{}\[\]，。；、）】」』》\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3]+"
-)
-_CHUNK_PATTERN = re.compile(r"[A-Za-z0-9_$@~./\\#%+=&?:*À-ɏ-]{3,}(?:\(\))?")
-_QUOTED_PATH_PATTERN = re.compile(
-    r"([\"'])((?:/|~/|[A-Za-z]:\\)[^\"'\n]{1,400}\.[A-Za-z0-9]{1,6})\1"
-)
-# Matched in pairs from the left, so that text between two quotations does not count as quoted.
-_QUOTATION_PATTERN = re.compile(
-    r"`([^`\n]{1,400})`|\"([^\"\n]{1,400})\"|“([^”\n]{1,400})”|«([^»\n]{1,400})»|「([^」\n]{1,400})」"
-)
-_ERROR_WORD_PATTERN = re.compile(
-    r"[Ee]rror\b|Exception\b|\b(?:failed|denied|not found|No such|cannot|refused)\b"
-)
-_QUOTED_IDENTIFIER_PATTERN = re.compile(
-    r"[A-Za-z_][\w-]{2,60}(?:[.:]{1,2}[A-Za-z_][\w-]{1,60}){0,6}"
-)
 
 
 def _find_names(text: str) -> Iterator[CheckableName]:
@@ -122,10 +155,6 @@ def _classify_chunk(chunk: str) -> tuple[tuple[str, str, int], ...]:
     return ((kind, value.removesuffix("()"), offset),) if kind else ()
 
 
-_KEY_PATTERN = re.compile(r"-{0,2}[A-Za-z_][\w.-]{0,60}")
-_LINE_NUMBER_PATTERN = re.compile(r"(?<=\w)(?:(?::\d+){1,3}|:L?\d+-L?\d+|#L\d+(?:-L?\d+)?)$")
-
-
 def _find_kind(value: str) -> str:
     """Return the kind of a name, or an empty string if the value is not a name."""
     if len(value) < 3:
@@ -139,19 +168,6 @@ def _find_kind(value: str) -> str:
     return IDENTIFIER_KIND if _is_identifier(value) else ""
 
 
-_HEX_DIGEST_PATTERN = re.compile(
-    r"(?:sha\d{1,3}:)?(?:[0-9a-f]{7,16}|[0-9a-f]{24}|[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{56}|[0-9a-f]{64}|[0-9a-f]{96}|"
-    r"[0-9a-f]{128})"
-)
-_UUID_PATTERN = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_VALUE_SHAPE_PATTERN = re.compile(
-    r"v?\d{1,5}\.\d{1,5}(?:\.\d{1,7}){0,3}(?:[-+.]?(?:a|b|rc|alpha|beta|dev|post)[\w.+-]{0,20})?"  # a version
-    r"|#[0-9a-fA-F]{6}(?:[0-9a-fA-F]{2})?"  # a colour
-    r"|(?:localhost|[\w-]{1,60}(?:\.[\w-]{1,60}){1,5}|\d{1,3}(?:\.\d{1,3}){3}):\d{2,5}"  # host and port
-    r"|\d{4}-\d\d-\d\d(?:T[\d:.+Z-]{4,30})?"  # a date
-)
-
-
 def _is_hash(value: str) -> bool:
     """Return whether a value is a UUID or a hexadecimal hash with letters and digits."""
     lowered = value.lower()
@@ -163,12 +179,6 @@ def _is_hash(value: str) -> bool:
         and any(char.isalpha() for char in value)
         and (value.islower() or value.isupper())
     )
-
-
-_DRIVE_PATTERN = re.compile(r"[A-Za-z]:[\\/]|\\\\")
-_ROOT_PATTERN = re.compile(r"~?/|\.{1,2}/")
-_PATH_PATTERN = re.compile(r"[\w.@~+%À-ɏ\\/-]+")
-_SUFFIX_PATTERN = re.compile(r"(?<=[^.])\.([A-Za-z][A-Za-z0-9]{0,10})$")
 
 
 def _is_path(value: str) -> bool:
@@ -209,26 +219,6 @@ def _has_extension(segments: list[str]) -> bool:
     if extension not in data["extensions"] or stem in data["products"]:
         return False
     return extension not in data["methods"] or any(char in "-_0123456789" for char in stem)
-
-
-_SNAKE_CASE_PATTERN = re.compile(
-    r"[$@]?_{0,2}[A-Za-z][A-Za-z0-9$]*(?:_+[A-Za-z0-9$]+)+_{0,2}(?:\(\))?|__\w+__(?:\(\))?"
-)
-_CAMEL_CASE_PATTERN = re.compile(r"[$@]?[A-Za-z][A-Za-z0-9]{2,60}(?:\(\))?")
-_CASE_CHANGES_PATTERN = re.compile(r"[a-z0-9][A-Z][a-z]|[a-z]{2}[A-Z]{2}|[A-Z]{2}[a-z]{2}")
-_FUNCTION_CALL_PATTERN = re.compile(r"[A-Za-z_$][\w$]*(?:(?:\.|::)[A-Za-z_$][\w$]*)*\(\)")
-_SCOPED_NAME_PATTERN = re.compile(r"[A-Za-z_][\w]*(?:::[A-Za-z_~][\w]*)+(?:\(\))?")
-_DOTTED_NAME_PATTERN = re.compile(r"[A-Za-z_$@][\w$]*(?:\.[A-Za-z_$][\w$]*)+(?:\(\))?")
-_TICKET_ID_PATTERN = re.compile(r"([A-Z][A-Z0-9]{1,9})-\d{1,6}|CVE-\d{4}-\d{3,7}|#\d{2,6}")
-_UPPERCASE_CODE_PATTERN = re.compile(r"(?=[A-Z0-9]{0,20}\d)(?=[A-Z0-9]{0,20}[A-Z])[A-Z0-9]{5,20}")
-_IDENTIFIER_FORMS_PATTERN = re.compile(
-    r"--[a-z][\w-]{1,60}"  # a flag
-    r"|(?=[a-z-]{1,60}\d)[a-z][a-z0-9]{0,20}(?:-[a-z0-9]{1,20}){2,6}"  # a host, a service
-    r"|\$[A-Za-z_]\w{1,60}"  # a variable
-    r"|[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63})+"  # an address
-    r"|@[\w-]{1,60}/[\w.-]{1,60}"  # a scoped package
-    r"|E(?:NOENT|ACCES|CONN\w+|ADDRINUSE|PERM|EXIST|PIPE|TIMEDOUT|ISDIR|NOTDIR|INVAL|MFILE|NOSPC|AGAIN)"
-)
 
 
 def _is_identifier(value: str) -> bool:

@@ -23,6 +23,35 @@ from everthread.core.secrets.randomness import (
     shannon_entropy,
 )
 
+MIN_TOKEN_CHARS = 12
+"""Minimum length of a token, its prefix included."""
+PREFIX_CHARS = 3
+"""Characters of a token's start that the pattern compares. A pattern of whole starts takes longer to compile."""
+_WORD_PATTERN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_REFERENCE_PATTERN = re.compile(
+    r"""
+      \$[A-Za-z_]\w*$ | \$\d$ | .*?\$[({] | .*?\{\{ | .*?<% | .*?\#\{   # $NAME, $(command), ${{ … }}, <%= … %>, #{…}
+    | %[A-Za-z_]+%?$ | @[A-Za-z_]+@$ | [{<\[].*[}>\]]$                    # %NAME%, %s, @NAME@, {name}, <name>, [name]
+    | (?:https?|file|env|vault|op|ssm|arn|secret|data): | sha\d+[:-]      # kept elsewhere; a hash
+    | [~.]{0,2}/[\w.-]+/(?![\w+/]{40,}+$)                                # a path, not the start of a Base64 key
+    """,
+    re.X | re.S | re.I,
+)
+_NON_LETTERS_PATTERN = re.compile(r"[^A-Za-z]+")
+_UUID_PATTERN = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_ID_PATTERN = re.compile(
+    r"(?:toolu|call|chatcmpl|msg|resp|req|run|thread|asst|fc|rs|item|sess|evt|batch|file)[_-]"
+)
+_HASH_PATTERN = re.compile(r"[0-9a-f]+|[0-9A-F]+")
+_DOTTED_PATTERN = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_DECORATOR_OR_TAG_PATTERN = re.compile(r"[@!][A-Za-z_.-]+")
+_ADDRESS_PATTERN = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
+_MIXED_CHARACTERS_PATTERN = re.compile(r"(?=.*[A-Za-z])[!-~]*?(?:\d|[@#$%^&*+=~|!?][!-~])")
+_LISTED_WORD_PATTERN = re.compile(r"[a-z]{3,10}")
+"""A word as in word lists for passphrases."""
+_WORD_OR_NUMBER_PATTERN = re.compile(r"[A-Za-z]{2,12}[!?]?|\d{1,8}[!?]?")
+_STRONG_PASSWORD_PATTERN = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
+
 
 @dataclass(frozen=True, slots=True)
 class Secret:
@@ -185,12 +214,6 @@ def _find_first_foreign_letter(stem: str) -> str:
     return letter + letter.upper()
 
 
-MIN_TOKEN_CHARS = 12
-"""Minimum length of a token, its prefix included."""
-PREFIX_CHARS = 3
-"""Characters of a token's start that the pattern compares. A pattern of whole starts takes longer to compile."""
-
-
 def _compile_prefix_pattern(prefixes: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern for any of these first characters of tokens (group 1) after a non-word character.
 
@@ -232,9 +255,6 @@ def trie_pattern(words: Iterable[str]) -> str:
     return pattern(tree)
 
 
-_WORD_PATTERN = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-
-
 @lru_cache(4096)
 def find_name_hint(name: str) -> NameHint:
     """Return the hint in the last words of a name (`dbPassword`, `X-Api-Key`, `aws.secret_access_key`)."""
@@ -246,31 +266,6 @@ def find_name_hint(name: str) -> NameHint:
     if load_rules().secret_name.search(words):
         return NameHint.SECRET
     return NameHint.KEY if words == "key" or words.endswith("_key") else NameHint.NOTHING
-
-
-_REFERENCE_PATTERN = re.compile(
-    r"""
-      \$[A-Za-z_]\w*$ | \$\d$ | .*?\$[({] | .*?\{\{ | .*?<% | .*?\#\{   # $NAME, $(command), ${{ … }}, <%= … %>, #{…}
-    | %[A-Za-z_]+%?$ | @[A-Za-z_]+@$ | [{<\[].*[}>\]]$                    # %NAME%, %s, @NAME@, {name}, <name>, [name]
-    | (?:https?|file|env|vault|op|ssm|arn|secret|data): | sha\d+[:-]      # kept elsewhere; a hash
-    | [~.]{0,2}/[\w.-]+/(?![\w+/]{40,}+$)                                # a path, not the start of a Base64 key
-    """,
-    re.X | re.S | re.I,
-)
-_NON_LETTERS_PATTERN = re.compile(r"[^A-Za-z]+")
-_UUID_PATTERN = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_ID_PATTERN = re.compile(
-    r"(?:toolu|call|chatcmpl|msg|resp|req|run|thread|asst|fc|rs|item|sess|evt|batch|file)[_-]"
-)
-_HASH_PATTERN = re.compile(r"[0-9a-f]+|[0-9A-F]+")
-_DOTTED_PATTERN = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
-_DECORATOR_OR_TAG_PATTERN = re.compile(r"[@!][A-Za-z_.-]+")
-_ADDRESS_PATTERN = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*[A-Za-z]|[\w.-]+:\d{2,5}")
-_MIXED_CHARACTERS_PATTERN = re.compile(r"(?=.*[A-Za-z])[!-~]*?(?:\d|[@#$%^&*+=~|!?][!-~])")
-_LISTED_WORD_PATTERN = re.compile(r"[a-z]{3,10}")
-"""A word as in word lists for passphrases."""
-_WORD_OR_NUMBER_PATTERN = re.compile(r"[A-Za-z]{2,12}[!?]?|\d{1,8}[!?]?")
-_STRONG_PASSWORD_PATTERN = re.compile(r"(?=.*[A-Za-z]).*[0-9!@#$%^&*+=?~|]|\d+$", re.S)
 
 
 @lru_cache(1024)

@@ -33,6 +33,10 @@ from everthread.store.sql.stored_messages import insert_message, prepare_message
 from everthread.store.sql.thread_rows import copy_activity
 from everthread.store.value_codec import decode_json, encode_json
 
+MIN_GROWTH_AFTER_UNDO = 1.1
+"""Growth of a history after an undo, as a ratio, from which it is compacted again."""
+RESERVED_END_REASONS = frozenset({"compression", "reverted"})
+
 
 def continue_session(
     tx: Tx,
@@ -183,10 +187,6 @@ def _undo_rewrites(tx: Tx, tip: ThreadTip, now: float) -> None:
     put_state(tx, now, tip.thread_id, UNDONE_STATE_KEY, state)
 
 
-MIN_GROWTH_AFTER_UNDO = 1.1
-"""Growth of a history after an undo, as a ratio, from which it is compacted again."""
-
-
 def list_compactions(tx: Tx, thread_id: str) -> list[CompactionRecord]:
     rows = tx.all(
         "SELECT id, thread_id, parent_id, session_id, created, reverted_at, record FROM compactions "
@@ -247,6 +247,3 @@ def end_session(
         (now, reason, current.id),
     )
     return load_session(tx, current.id)
-
-
-RESERVED_END_REASONS = frozenset({"compression", "reverted"})
