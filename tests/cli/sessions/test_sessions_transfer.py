@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from everthread.store.records import NewSession
-from tests.cli.conftest import Command
+from tests.cli.conftest import STORE, Command
 from tests.cli.sessions.conftest import StoreSession
 from tests.cli.sessions.stored_thread import HOSTILE, StoredThread, text_message
 
@@ -44,6 +44,27 @@ class TestExportAndImport:
             thread.id,
             thread.subagent,
         ]
+
+    def test_an_export_of_a_damaged_store_has_the_intact_part_and_says_so(
+        self, everthread: Command, store_session: StoreSession, home: Path
+    ) -> None:
+        words = "some words that fill a page "
+        messages = [text_message("user", f"{number} {words * 8}") for number in range(800)]
+        store_session(NewSession(id="s"), *messages)
+        content = bytearray((home / STORE).read_bytes())
+        pages = [
+            offset
+            for offset in range(0, len(content), 4096)
+            if words.encode() in content[offset : offset + 4096]
+        ]
+        for page in pages[10:20]:
+            content[page : page + 8] = b"\xff" * 8
+        (home / STORE).write_bytes(content)
+        result = everthread("sessions export s")
+        assert result.returncode == 1
+        assert "could not be read, all else was written" in result.stderr
+        kept_lines = [line for line in result.stdout.splitlines() if '"type": "message"' in line]
+        assert len(messages) / 2 < len(kept_lines) < len(messages)
 
     def test_any_text_survives_export_and_import_through_a_pipe(
         self, everthread: Command, store_session: StoreSession, tmp_path: Path

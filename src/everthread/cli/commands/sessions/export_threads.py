@@ -54,7 +54,7 @@ def export_threads(
                 lines = await store.export(thread_id)
             except StoreDamagedError:
                 lines, unreadable_in_thread = await store.salvage(thread_id)
-                unreadable_in_thread.extend(unreadable_in_thread)
+                unreadable_items.extend(unreadable_in_thread)
             write("".join(f"{encode_json(line)}\n" for line in lines))
         return thread_ids
 
