@@ -106,9 +106,9 @@ def test_names_the_extra_to_install(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys; sys.modules['xllamacpp'] = None\n"
         "from pathlib import Path\n"
-        "from everthread.core.types import Request\n"
+        "from everthread.core.types import ModelRequest\n"
         "from everthread.providers.local import LocalModel\n"
-        "asyncio.run(LocalModel(Path(sys.argv[1])).complete(Request('m', [])))\n"
+        "asyncio.run(LocalModel(Path(sys.argv[1])).complete(ModelRequest('m', [])))\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "x.gguf")],
