@@ -148,14 +148,14 @@ def _drop_injected(request: ModelRequest) -> ModelRequest:
     """Return the request without messages injected at its end for this call only."""
     from everthread.core.messages import text_of
     from everthread.core.types import ModelRequest
-    from everthread.core.user_words import strip_surroundings
+    from everthread.core.user_words import remove_volatile_elements
 
     messages = list(request.messages)
     while (
         messages
         and messages[-1]["role"] == "user"
         and (text := text_of(messages[-1]))
-        and not strip_surroundings(text)
+        and not remove_volatile_elements(text)
     ):
         messages.pop()
     return ModelRequest(request.model, messages, request.system, request.tools)

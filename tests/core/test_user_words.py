@@ -12,8 +12,8 @@ from everthread.core.user_words import (
     find_task_ends,
     find_typed_words,
     is_refused_call,
+    remove_volatile_elements,
     strip_injected,
-    strip_surroundings,
 )
 from tests.chat_messages import text_part, user_message
 
@@ -234,7 +234,7 @@ def test_finds_the_answer_to_a_tools_question() -> None:
 
 def test_strips_surroundings_and_keeps_records() -> None:
     assert (
-        strip_surroundings(
+        remove_volatile_elements(
             " <system-reminder>x</system-reminder>hi <ide_selection>y</ide_selection>"
         )
         == "hi"
@@ -244,7 +244,7 @@ def test_strips_surroundings_and_keeps_records() -> None:
         "<persisted-output>a</persisted-output>",
         "OBSERVATION:\n1",
     ):
-        assert strip_surroundings(record) == record
+        assert remove_volatile_elements(record) == record
         assert strip_injected(record) == ""
 
 

@@ -4,11 +4,9 @@
     2  register_context_engine(), and entry points `everthread.context_engines` of installed packages
     3  built-ins
 
-Code is never loaded from a project's folder: a project can come from anywhere.
-
-The first of these that has the name is used. If that engine cannot be loaded, an error is raised; no other engine is
+The first source that has the name is used. If that engine cannot be loaded, an error is raised; no other engine is
 used instead. Names of built-ins are reserved. Only the engine that is created runs its code: finding and listing
-engines run none.
+engines run none. Code is never loaded from a project's folder, because a project can come from anywhere.
 """
 
 from __future__ import annotations

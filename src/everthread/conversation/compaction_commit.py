@@ -70,6 +70,10 @@ async def _continue_session(
     order: CompactionOrder,
     cost: Decimal | None,
 ) -> str:
+    """Continue the session with the compacted messages.
+
+    Return an empty string, or the reason why the draft is not used: another process continued the session first.
+    """
     compaction = draft.compaction
     old_session = state.session
     # Messages since the draft are included.

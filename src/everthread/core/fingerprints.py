@@ -21,7 +21,7 @@ from hashlib import blake2b
 from typing import Any
 
 from everthread.core.json_values import json_value
-from everthread.core.user_words import strip_surroundings
+from everthread.core.user_words import remove_volatile_elements
 
 OPAQUE_FIELDS = frozenset({"input", "arguments", "parameters", "input_schema"})
 """Fields with a tool's data or schema, in which a `cache_control` or `_id` is content, not protocol."""
@@ -49,7 +49,7 @@ def message_fingerprint(message: Any) -> str:
 def canonical_form(message: Any) -> Any:
     """Return the canonical form of a message. Texts of the assistant are trimmed, but not cleaned of reminders."""
     role = message.get("role") if isinstance(message, dict) else None
-    clean_text = str.strip if role == "assistant" else strip_surroundings
+    clean_text = str.strip if role == "assistant" else remove_volatile_elements
     return _rebuild(message, functools.partial(_convert_canonical_field, clean_text), 0)
 
 

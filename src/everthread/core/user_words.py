@@ -83,7 +83,7 @@ def _find_given_answers(text: str) -> str:
     return "".join(f"\n{answer[0]}" for answer in answers)
 
 
-def strip_surroundings(text: str) -> str:
+def remove_volatile_elements(text: str) -> str:
     """Return the text, trimmed, without parts that a client may change in the next request."""
     return _remove_elements(text, _load_client_patterns().surrounding_tag).strip()
 

@@ -26,7 +26,7 @@ _MAX_AUXILIARY_MODELS = 100
 class SummarizerFactory:
     """Makes summarisers, which use the auxiliary model, else the main one, else the journal.
 
-    All of them share the auxiliary models. If a route failed, all of them skip it until the same time.
+    All of them share the auxiliary models. If a route fails, all of them skip it for the same time.
     """
 
     def __init__(

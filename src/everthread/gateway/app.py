@@ -64,7 +64,7 @@ FindProblem = Callable[[], Awaitable[str | None]]
 
 
 class Health:
-    """Answer `/healthz`, `/readyz` and `/metrics`: whether the gateway is alive and ready, and its metrics."""
+    """Answers `/healthz` (alive), `/readyz` (ready) and `/metrics`."""
 
     def __init__(self, metrics: Metrics, find_problem: FindProblem | None) -> None:
         self._metrics = metrics

@@ -49,18 +49,18 @@ BODY_SCOPE = "body:"
 def read_client(headers: Mapping[str, str], fields: Mapping[str, Any]) -> ClientSession:
     """Read the client's name and session from the headers, or else from the fields of the body."""
     product = _PRODUCT_PATTERN.match(headers.get("user-agent", ""))
-    session_header = _find_header(headers, _SESSION_HEADERS)
-    parent_header = _find_header(headers, _PARENT_HEADERS)
+    session_header = _find_header_name(headers, _SESSION_HEADERS)
+    parent_header = _find_header_name(headers, _PARENT_HEADERS)
     session = headers.get(session_header) or _read_body_session(headers, fields)
     return ClientSession(
         client=product[0] if product else "",
         session=session[:MAX_NAME_CHARS],
         parent=headers.get(parent_header, "")[:MAX_NAME_CHARS],
-        is_subagent=bool(_find_header(headers, _SUBAGENT_HEADERS)),
+        is_subagent=bool(_find_header_name(headers, _SUBAGENT_HEADERS)),
     )
 
 
-def _find_header(headers: Mapping[str, str], names: Mapping[str, None]) -> str:
+def _find_header_name(headers: Mapping[str, str], names: Mapping[str, None]) -> str:
     """Return the first of these names that is a header with a value, or an empty string if there is none."""
     if names.keys().isdisjoint(headers):
         return ""  # most clients send none of them
@@ -102,7 +102,7 @@ def find_scope(headers: Mapping[str, str], fields: Mapping[str, Any] | None = No
 
     A session named by our own header is preferred.
     """
-    name = _find_header(headers, _SESSION_HEADERS)
+    name = _find_header_name(headers, _SESSION_HEADERS)
     if name:
         return f"{name}:{shorten_session_name(headers[name])}"
     body_session = "" if fields is None else _read_body_session(headers, fields)

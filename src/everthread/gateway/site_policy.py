@@ -15,7 +15,7 @@ from everthread.gateway.monitoring.log_lines import make_printable
 Headers = list[tuple[bytes, bytes]]
 _OWN_FETCH_SITES = frozenset({"same-origin", "none"})
 """Values of `Sec-Fetch-Site` for requests that no other site's page made."""
-_PREFLIGHT_SECONDS = b"600"
+_PREFLIGHT_MAX_AGE = b"600"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def make_preflight_headers(scope: Scope) -> Headers:
     answer = [
         (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),
         (b"content-length", b"0"),
-        (b"access-control-max-age", _PREFLIGHT_SECONDS),
+        (b"access-control-max-age", _PREFLIGHT_MAX_AGE),
     ]
     for name, value in scope["headers"]:
         if name == b"access-control-request-headers":

@@ -231,7 +231,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _has_unread_data(transport: asyncio.BaseTransport | None) -> bool:
-    """Return whether the socket has data, or its end, that the event loop has not read yet."""
+    """Return whether the socket has data or an end of file that the event loop has not read yet."""
     raw_socket = transport.get_extra_info("socket") if transport is not None else None
     if raw_socket is None or not hasattr(select, "poll"):
         return False

@@ -12,7 +12,7 @@ from everthread.errors import EverthreadError
 from everthread.factory import compress
 from everthread.lab.importers.log import without_reasoning
 
-TRIED_WINDOWS = tuple(round(256_000 * 0.75**step) for step in range(18))
+CANDIDATE_WINDOWS = tuple(round(256_000 * 0.75**step) for step in range(18))
 """Windows that are tried, from 256,000 to about 2,000 tokens, because the text grows with the window."""
 MAX_USER_MESSAGE_SHARE = 0.15
 """Maximum share of the text for the user's first message, and as much for the latest."""
@@ -66,7 +66,9 @@ def _cut_text(text: str, max_units: int) -> str:
 def _find_largest_body(messages: Sequence[Message], max_units: int, *, model: str | None) -> str:
     """Write the body for windows of different sizes; return the longest that fits. If none fits, cut the shortest."""
     bodies = [
-        body for window in TRIED_WINDOWS if (body := _compose_body(messages, window, model=model))
+        body
+        for window in CANDIDATE_WINDOWS
+        if (body := _compose_body(messages, window, model=model))
     ]
     fitting_bodies = [body for body in bodies if count_utf16_units(body) <= max_units]
     if fitting_bodies or not bodies:

@@ -202,12 +202,12 @@ class RetryingModel(ModelWrapper):
         if not is_transient(error):
             raise error
         wait = self._compute_wait(error, attempt)
-        exceeds_total = self._clock() - start_time + wait > MAX_RETRY_SECONDS
+        exceeds_max_retry_time = self._clock() - start_time + wait > MAX_RETRY_SECONDS
         is_rate_limit = error.status == _RATE_LIMIT_STATUS
         max_attempts = MAX_RATE_LIMIT_ATTEMPTS if is_rate_limit else MAX_ATTEMPTS
-        if attempt >= max_attempts or exceeds_total:
+        if attempt >= max_attempts or exceeds_max_retry_time:
             reason = f"tried {attempt} times"
-            if exceeds_total and error.retry_after:
+            if exceeds_max_retry_time and error.retry_after:
                 reason = f"it asks to wait {wait:.0f} s"
             message = f"{self.name}: no more retries, {reason}."
             self._events(ModelEvent("gave_up", self.name, message, error))
@@ -255,6 +255,7 @@ class TimeLimitedModel(ModelWrapper):
     async def _ask(
         self, request: ModelRequest, *, stream: bool
     ) -> AsyncGenerator[AnswerPiece, None]:
+        """Yield the pieces of the answer. Raise `ModelTimeoutError` as soon as a limit is exceeded."""
         loop = asyncio.get_running_loop()
         limits = self._limits
         total_deadline = (

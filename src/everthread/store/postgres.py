@@ -405,7 +405,10 @@ class PostgresDatabase(Database):
                 connection_socket.shutdown(socket.SHUT_RDWR)
 
     def listen(self, on_change: Callable[[str], None], stop: threading.Event) -> None:
-        """Listen on a connection of its own. After a lost connection, report that anything may have changed."""
+        """Listen for changes on a separate connection.
+
+        Call `on_change("")` after each connect, because changes may have been missed.
+        """
         while not stop.is_set():
             try:
                 with psycopg.connect(self.url, autocommit=True, **CONNECTION_SETTINGS) as raw:

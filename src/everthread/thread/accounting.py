@@ -101,14 +101,14 @@ class Accounting:
         )
 
     def note_cancelled(
-        self, session: str, request: ModelRequest, charge: ChargeUsage | None = None
+        self, session_id: str, request: ModelRequest, charge: ChargeUsage | None = None
     ) -> None:
         """Remember a summariser's request that was cancelled before its answer, to record it later."""
-        self._cancelled_calls.setdefault(session, []).append((request, charge))
+        self._cancelled_calls.setdefault(session_id, []).append((request, charge))
 
-    def has_unrecorded_cancelled(self, session: str) -> bool:
+    def has_unrecorded_cancelled(self, session_id: str) -> bool:
         """Return whether a cancelled call is not recorded yet."""
-        return session in self._cancelled_calls
+        return session_id in self._cancelled_calls
 
     async def record_cancelled(self, session: str | None = None) -> None:
         """Record the cancelled calls for summaries: the provider has read their prompts."""

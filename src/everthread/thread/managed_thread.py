@@ -1,8 +1,8 @@
 """One managed thread: keep the next prompt in bounds, recover from refusals, learn from answers.
 
     await thread.compact_if_needed(reason=CompactionReason.IN_LOOP)   # before a call
-    await thread.recover(refusal)                      # after a refusal
-    await thread.prepare_ahead()                       # after an answer
+    await thread.recover(attempts, refusal)                           # after a refusal
+    await thread.prepare_ahead()                                      # after an answer
 
 A conversation, the gateway and the integrations use the same `ManagedThread`. They differ only in its prompt: its
 source of messages and its way to commit a compaction.

@@ -37,10 +37,10 @@ class UsedWindow:
 
 def describe_window(window: int, route: Route) -> str:
     """Describe the window in use and its source: the route's, or the provider if the window was learnt since."""
-    size = f"{window:,} tokens"
+    size_text = f"{window:,} tokens"
     if window != route.window:
-        return f"{size}, learnt from the provider"
-    return route.source if route.source.startswith(size) else f"{size} ({route.source})"
+        return f"{size_text}, learnt from the provider"
+    return route.source if route.source.startswith(size_text) else f"{size_text} ({route.source})"
 
 
 async def load_used_window(store: Store, row: ThreadRow) -> UsedWindow | None:

@@ -54,7 +54,7 @@ class PermanentPart:
 def find_permanent_parts(message: Message) -> list[PermanentPart]:
     """Return the parts of a message that are not conversation; for a tool result, the result itself."""
     role = message.get("role")
-    if role in ("user", "assistant") and _is_plain(message):
+    if role in ("user", "assistant") and _is_plain_chat_message(message):
         return []
     item = native_value(message, openai_responses.API)
     if role == "tool" or (isinstance(item, dict) and kind_of(item) in TOOL_LOADING_ITEM_KINDS):
@@ -70,7 +70,7 @@ def find_permanent_parts(message: Message) -> list[PermanentPart]:
     ]
 
 
-def _is_plain(message: Message) -> bool:
+def _is_plain_chat_message(message: Message) -> bool:
     """Return whether a message is text and calls alone, as in a list of chat messages."""
     return "_native" not in message and not isinstance(message.get("content"), list)
 

@@ -36,7 +36,7 @@ class RequestFields:
     def add_note_to_message(
         self, message: dict[str, Any], note: str, *, as_blocks: bool
     ) -> list[dict[str, Any]]:
-        """Return the messages that replace a system message to add a note to it."""
+        """Add a note to a system message; return the message or messages that replace it."""
         content = append_note(message["content"], note, as_blocks=as_blocks)
         return [{**message, "content": content}]
 

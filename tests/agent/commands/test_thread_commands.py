@@ -80,7 +80,7 @@ async def test_resume_continues_the_conversation_that_is_named(agents: Agents) -
     assert resumed.next_session == thread
     await follow(agent, resumed)
     assert len(agent.conversation.messages) == 4
-    unknown = await run_command(agent, "/resume zzzz")
+    unknown = await run_command(agent, "/resume z")
     assert unknown.failed
 
 

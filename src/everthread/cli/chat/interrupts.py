@@ -25,7 +25,7 @@ class StoppedError(Exception):
 
 
 class Interrupts:
-    """A handler of Ctrl-C: it stops the running work, or calls `on_idle` if nothing runs."""
+    """A handler of Ctrl-C: it stops the running work, or calls `on_idle` if nothing is running."""
 
     def __init__(self, on_idle: Callable[[], None], print_notice: Callable[[str], None]) -> None:
         self._on_idle = on_idle

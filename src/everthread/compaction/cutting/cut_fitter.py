@@ -336,15 +336,15 @@ class CutFitter:
         candidates = [index for index in (*head, *tail_users) if index != kept.latest_user_index]
         candidates.sort(key=lambda index: -kept.sizes[index])
         outputs_before = dict(kept.outputs_to_store)
-        limit = self._compute_hard_limit()
-        window_limit = self._limits.max_prompt_tokens
+        hard_limit = self._compute_hard_limit()
+        max_prompt_tokens = self._limits.max_prompt_tokens
         min_summary_tokens = min(MIN_SUMMARY_TOKENS, self._limits.summary_tokens)
-        self._lower_user_words_limit(window_limit, minimum=0)
-        self._lower_summary_limit(window_limit, minimum=min_summary_tokens)
+        self._lower_user_words_limit(max_prompt_tokens, minimum=0)
+        self._lower_summary_limit(max_prompt_tokens, minimum=min_summary_tokens)
         for index in candidates:
-            self._cut_user_message(index, limit)
+            self._cut_user_message(index, hard_limit)
         if kept.latest_user_index is not None:
-            self._cut_user_message(kept.latest_user_index, window_limit)
+            self._cut_user_message(kept.latest_user_index, max_prompt_tokens)
         if kept.outputs_to_store != outputs_before:
             self._steps.append(ReductionStep(Reduction.USER_MESSAGES_CUT))
 

@@ -103,7 +103,7 @@ class KeptMessages:
         )
 
     def count_pruned(self, index: int) -> int:
-        """Return the tokens of a message with its results as one line each."""
+        """Return the tokens of a message after each of its results is shortened to one line."""
         if not self.history.facts[index].is_summary:
             return self.pruner.count_tokens(index, self.counter)
         return self._count_without_summary(self.pruner.prune_message(index))

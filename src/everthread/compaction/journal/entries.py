@@ -185,7 +185,7 @@ class JournalEntry:
 
 
 def find_last_outcome(entry: JournalEntry) -> str:
-    """Return a line with the last command of an entry whose exit code or tests are known, or an empty string."""
+    """Describe the last command of an entry with an exit code or test result; return an empty string without one."""
     for line in reversed(entry.lines):
         if " → " in line and (runs := _LAST_RUN_PATTERN.findall(line)):
             command, outcome = runs[-1]

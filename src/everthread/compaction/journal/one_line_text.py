@@ -57,13 +57,13 @@ def _list_prose_lines(text: str, max_chars: int) -> list[str]:
         prose = f"{prose[:half].rpartition(NEW_LINE)[0]}\n{prose[-half:].partition(NEW_LINE)[2]}"
     lines = [" ".join(words) for line in prose.split("\n") if (words := line.split())]
     lines = [line for line in lines if not _RULE_LINE_PATTERN.fullmatch(line)]
-    is_code = False
+    has_dropped_code = False
     while lines and (
         lines[-1] == _CODE_MARK
         or _TAG_PATTERN.fullmatch(lines[-1])
-        or (is_code and lines[-1].endswith(_COLONS))
+        or (has_dropped_code and lines[-1].endswith(_COLONS))
     ):
-        is_code = lines.pop() == _CODE_MARK or is_code
+        has_dropped_code = lines.pop() == _CODE_MARK or has_dropped_code
     return lines
 
 

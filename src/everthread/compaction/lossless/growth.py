@@ -1,7 +1,7 @@
 """Grow the graph in one compaction: add leaves over messages that leave the context, and nodes over adjacent nodes.
 
-Each step depends on the texts written before. So the steps are a generator that asks for texts. A generator cannot be
-pickled, but its texts can: it is run again from its beginning with all texts so far.
+Each step depends on the texts written before, so the steps are a generator that yields requests for texts. A generator
+cannot be pickled. Another process therefore replays it from the start with the texts written so far.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def _read_segment(segment: str, *, is_typed: bool) -> tuple[str, ...]:
 
 
 def _read_colon_parts(segment: str, *, is_typed: bool) -> tuple[str, ...]:
-    """Return the names between colons, such as a file before a line number, or a host before its port."""
+    """Return the names between colons, such as a file before a line number. A host with its port stays whole."""
     if _HOST_WITH_PORT_PATTERN.fullmatch(segment) and not _is_file_path(segment.partition(":")[0]):
         return (segment,)
     parts = (part.rstrip(_EDGE_CHARS) for part in segment.split(":"))

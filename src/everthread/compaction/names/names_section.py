@@ -62,7 +62,7 @@ class NamesSection:
         listing = _Listing(
             shared_file_names=_find_shared_file_names(self.names[: self.max_tokens // 3])
         )
-        remaining = self.max_tokens - count(LABEL)
+        remaining_tokens = self.max_tokens - count(LABEL)
         too_long_count = 0
         for name in self.names:
             if name in visible_names or (is_path(name) and find_file_name(name) in visible_names):
@@ -70,12 +70,15 @@ class NamesSection:
             if name in listing or (" " in name and name in summary_text):
                 continue
             cost = listing.count_added_tokens(name, count)
-            if cost <= remaining:
-                remaining -= cost
+            if cost <= remaining_tokens:
+                remaining_tokens -= cost
                 listing.add(name)
             else:
                 too_long_count += 1
-                if remaining < MIN_SECTION_TOKENS // 3 or too_long_count > MAX_TOO_LONG_NAMES:
+                if (
+                    remaining_tokens < MIN_SECTION_TOKENS // 3
+                    or too_long_count > MAX_TOO_LONG_NAMES
+                ):
                     break
         return listing.write()
 

@@ -190,11 +190,13 @@ def _looks_like_marker(line: str) -> bool:
 
 def _drop_repeats(entries: list[UserQuote]) -> list[UserQuote]:
     """Drop the quotes that a later quote repeats word for word. Keep shortened quotes, whose full text is unknown."""
-    latest_numbers = {entry.text: entry.number for entry in entries if not entry.is_shortened}
+    latest_number_by_text = {
+        entry.text: entry.number for entry in entries if not entry.is_shortened
+    }
     return [
         entry
         for entry in entries
-        if entry.is_shortened or not entry.text or latest_numbers[entry.text] == entry.number
+        if entry.is_shortened or not entry.text or latest_number_by_text[entry.text] == entry.number
     ]
 
 

@@ -157,12 +157,12 @@ class SourceIndex:
         self._index_tokens()
 
     def _index_tokens(self) -> None:
-        """Record the segments and statements of each token, and the figures beside words."""
+        """Record in which segments and statements each token occurs, and which figures are near which words."""
         recent_tokens: deque[tuple[str, Set[str]]] = deque(maxlen=MAX_BESIDE_TOKENS)
-        statement = 0
+        statement_index = 0
         for token in read_tokens(self._lowered, self._stop_words):
-            while self._statement_starts[statement + 1] <= token.start:
-                statement += 1
+            while self._statement_starts[statement_index + 1] <= token.start:
+                statement_index += 1
             if token.text[0].isdigit():
                 value = normalize_figure(token.text)
                 self._adjacent_pairs.update(
@@ -179,7 +179,9 @@ class SourceIndex:
             for key in keys:
                 occurrences = self._occurrences[key]
                 occurrences.segments.add(token.start // SEGMENT_CHARS)
-                (occurrences.negated if token.is_negated else occurrences.plain).add(statement)
+                (occurrences.negated if token.is_negated else occurrences.plain).add(
+                    statement_index
+                )
 
     def is_beside(self, figure: str, word: str) -> bool:
         """Return whether the figure appears right before or after the word."""

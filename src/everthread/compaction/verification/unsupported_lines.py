@@ -132,16 +132,16 @@ class _LineChecker:
 
     def _is_in_sources(self, name: CheckableName) -> bool:
         """Return whether the sources hold the name, not only as part of a longer name. A hash may be shortened."""
-        sources = self._sources
-        start = sources.find(name.value)
+        source_text = self._sources
+        start = source_text.find(name.value)
         while start >= 0:
             end = start + len(name.value)
             if name.kind == ERROR_KIND or not (
-                _is_name_char(sources, start - 1)
-                or (name.kind != HASH_KIND and _is_name_char(sources, end))
+                _is_name_char(source_text, start - 1)
+                or (name.kind != HASH_KIND and _is_name_char(source_text, end))
             ):
                 return True
-            start = sources.find(name.value, start + 1)
+            start = source_text.find(name.value, start + 1)
         return False
 
     def _is_found(self, figure: ClaimedFigure, claim: Claim) -> bool:

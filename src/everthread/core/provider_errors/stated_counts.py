@@ -163,6 +163,10 @@ def read_counts(sentences: list[str]) -> Counts:
 
 
 def _read_numbers(sentence: str, default_nouns: list[str]) -> Iterator[_Number]:
+    """Yield the numbers of a sentence with the role of each: input, output, limit, cap or room left.
+
+    `default_nouns`: the nouns of the sentences before, for a number that has no noun of its own.
+    """
     sum_match = _SUM_PATTERN.search(sentence)
     if sum_match:
         yield from (
@@ -278,6 +282,11 @@ def _is_not_token_count(
 
 
 def _assign_role(figure: _Figure, nouns: list[str]) -> Iterator[_Number]:
+    """Yield the figure with its role, or nothing if the words around it give it none.
+
+    A noun right after the figure says more than `nouns`, the nouns before it. A word such as "maximum" makes the figure
+    a limit, and one such as "requested" a value.
+    """
     value = figure.value
     text_after = figure.text_after
     part_match = _PART_AFTER_PATTERN.match(text_after)

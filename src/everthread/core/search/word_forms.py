@@ -1,4 +1,4 @@
-"""The words of languages: other forms of an English word, stop words, months."""
+"""Load language data: other forms of English words, stop words and names of months."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class TokenCounter:
         return sum(self._count_part(part, depth) for part in content) + overhead
 
     def _count_call_overhead(self, count: int, *, has_text: bool) -> float:
-        """Return the tokens around the calls of one message."""
+        """Return the overhead of one message's tool calls in tokens, apart from their names and arguments."""
         if not count:
             return 0.0
         total = self._format.first_call

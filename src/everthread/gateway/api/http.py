@@ -156,11 +156,13 @@ async def read_request(
     )
 
 
-def _validate(schema: type[ModelT], code: str, parse: Callable[[type[ModelT]], ModelT]) -> ModelT:
+def _validate(
+    schema: type[ModelT], error_code: str, parse: Callable[[type[ModelT]], ModelT]
+) -> ModelT:
     try:
         return parse(schema)
     except ValidationError as error:
-        raise RequestRefused(400, code, _describe_problems(error)) from None
+        raise RequestRefused(400, error_code, _describe_problems(error)) from None
 
 
 def _describe_problems(error: ValidationError) -> str:

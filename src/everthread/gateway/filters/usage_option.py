@@ -73,7 +73,10 @@ class _UsageOptionFilter(Filter):
         return b"" if self._chunk_remover is None else self._chunk_remover.end()
 
     def _add_option(self, request: UpstreamRequest) -> bytes | None:
-        """Return the body with `include_usage`, or None if the client has set it or the upstream refuses it."""
+        """Return the body with `include_usage`.
+
+        Return None if the request does not stream, the client has set the option, or the upstream refuses it.
+        """
         if self._exchange.request.upstream.name in self._refusing_upstreams:
             return None
         if isinstance(request.body, bytes) and request.is_changed:

@@ -1,1 +1,1 @@
-"""Requests of conversations: decide on the request to send, render it, and record the answer."""
+"""Handle requests of conversations: decide what to send, render it, and record the answer."""

@@ -141,7 +141,7 @@ class DeferredRecords:
         )
 
     async def flush_thread(self, thread: str) -> None:
-        """Make the delayed records of a thread now, and wait a few seconds until they are stored."""
+        """Make the delayed records of a thread now, and wait at most a few seconds for them to be stored."""
         await self._flush(
             [record for record in self._unfinished if record.request.thread == thread]
         )

@@ -151,7 +151,7 @@ class RequestReader:
             system_count=system_count,
             reminder_count=reminder_count,
             match=match,
-            shared_count=_count_shared(match, messages),
+            shared_count=_count_shared_messages(match, messages),
             watched_words=match.cached_body.watched_words | _find_new_words(body, match),
         )
 
@@ -316,7 +316,7 @@ def _find_watched_words(body: bytes, start: int, end: int) -> frozenset[str]:
     return frozenset(word for word in WATCHED_WORDS if body.find(word.encode(), start, end) >= 0)
 
 
-def _count_shared(match: BodyMatch, messages: Sequence[MessageSlice]) -> int:
+def _count_shared_messages(match: BodyMatch, messages: Sequence[MessageSlice]) -> int:
     """Count the messages at the start that equal those of the cached body, apart from their cache marks."""
     cached_body = match.cached_body
     max_count = min(len(messages), len(cached_body.history))

@@ -97,7 +97,7 @@ def find_overflow(
 
 
 def find_image_excess(api: Api, model: ServedModel, request: ModelRequest) -> Refusal | None:
-    """Refuse a request with more images and documents than the model takes."""
+    """Return a refusal if the request has more images and documents than the model accepts, or else None."""
     if model.max_images is None:
         return None
     attachment_count = 0

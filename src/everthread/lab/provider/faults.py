@@ -168,7 +168,9 @@ def make_refusal(
         }
         return Refusal(status, {"type": "error", "error": error, "request_id": "req_lab"})
     if api == "gemini":
-        name = _GEMINI_NAMES.get(status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT")
+        name = _GEMINI_STATUS_BY_CODE.get(
+            status, "INTERNAL" if status >= 500 else "INVALID_ARGUMENT"
+        )
         return Refusal(status, {"error": {"code": status, "message": message, "status": name}})
     code = code or ("rate_limit_exceeded" if status == 429 else None)
     kind = kind or _OPENAI_KINDS.get(
@@ -201,7 +203,7 @@ _ANTHROPIC_KINDS = {
     500: "api_error",
     529: "overloaded_error",
 }
-_GEMINI_NAMES = {
+_GEMINI_STATUS_BY_CODE = {
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",

@@ -97,6 +97,7 @@ def _find_chunks_of_day(
 
 
 def load_candidates(tx: Tx, search: RecallSearch) -> Candidates:
+    """Load the chunks that may answer a question, and the scores by which they are ranked."""
     weighed_words = _discount_parts(search.words)
     weights = _score_chunks(weighed_words, MAX_COMPARED_CHUNKS)
     if search.question.date_spans:

@@ -155,14 +155,14 @@ def _read_speakers(
     The result is empty if most texts name no speaker, or if names hardly repeat, because then they are headings.
     """
     beginnings = [chunk for chunk in chunks if not (chunk.start or chunk.tool)]
-    best = sorted(beginnings, key=lambda chunk: -scores[chunk.id])[:MAX_SPEAKER_TEXTS]
-    texts = zip(best, read_chunk_texts(tx, best), strict=True)
+    best_chunks = sorted(beginnings, key=lambda chunk: -scores[chunk.id])[:MAX_SPEAKER_TEXTS]
+    texts = zip(best_chunks, read_chunk_texts(tx, best_chunks), strict=True)
     speakers = {
         chunk.id: match[1].casefold()
         for chunk, text in texts
         if (match := _SPEAKER_PATTERN.match(text[:MAX_SPEAKER_CHARS])) is not None
     }
-    is_chat = len(best) < 2 * len(speakers) >= 4 * len(set(speakers.values()))
+    is_chat = len(best_chunks) < 2 * len(speakers) >= 4 * len(set(speakers.values()))
     return speakers if is_chat else {}
 
 

@@ -90,7 +90,7 @@ INSERT_LINK = (
 SELECT_THREAD_OWNER = "SELECT tenant, kind, parent_id FROM sessions WHERE id = ?"
 MAX_DIGESTS_PER_QUERY = 400
 """Maximum digests in one query."""
-MAX_SIMILAR = 8
+MAX_SIMILAR_LINKS = 8
 """Maximum links of one loose digest to compare: a client clears old results only a few times."""
 
 
@@ -230,7 +230,7 @@ def find_links_by_loose_digest(
         rows = tx.all(
             f"SELECT {LINK_COLUMNS} FROM links WHERE tenant = ? AND scope = ? "
             f"AND loose_digest IN ({placeholders(batch)}) "
-            f"ORDER BY message_count DESC, digest LIMIT {MAX_SIMILAR}",
+            f"ORDER BY message_count DESC, digest LIMIT {MAX_SIMILAR_LINKS}",
             (tenant, scope, *batch),
         )
         if rows:

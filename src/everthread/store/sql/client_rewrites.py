@@ -110,15 +110,15 @@ def _count_messages_through(tx: Tx, session_id: str, message_id: int | None) -> 
 
 
 def resolve_stored_context(
-    tx: Tx, tip: ThreadTip, new: NewRewrite, last_message: int | None
+    tx: Tx, tip: ThreadTip, new: NewRewrite, last_message_id: int | None
 ) -> tuple[list[int | NewMessage], NewCompaction]:
     """Find the stored messages that a compacted context keeps, and those that its summary covers.
 
-    `last_message`: the last stored message of the request. The client's own messages are found from there backwards;
+    `last_message_id`: the last stored message of the request. The client's own messages are found from there backwards;
     messages of the last rewrite are those that its session shows.
     """
     context = new.context
-    history = list_history_ids(tx, tip.thread_id, last_message)
+    history = list_history_ids(tx, tip.thread_id, last_message_id)
     own_ids = _find_own_ids(tx, context, history)
     shown_ids: list[int] = []
     if tip.id == new.base_session:

@@ -14,9 +14,9 @@ from everthread.store.usage_records import MessageSize, ThreadFigures, UsageRow
 class OverviewStore(StoreTopic):
     """Figures for pages that show many threads, or one thread in parts."""
 
-    async def sum_threads(self, threads: Sequence[str]) -> dict[str, ThreadFigures]:
+    async def sum_threads(self, thread_ids: Sequence[str]) -> dict[str, ThreadFigures]:
         """Return the sums of the calls and compactions of each thread; leave out threads without any."""
-        return await self._access.read(overview.sum_threads, threads)
+        return await self._access.read(overview.sum_threads, thread_ids)
 
     async def list_recent_compactions(
         self, *, tenant: str | None = None, threads: Sequence[str] | None = None, limit: int = 1000

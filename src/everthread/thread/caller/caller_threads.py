@@ -94,7 +94,7 @@ class CallerThreads:
         self._policy = CompactionPolicy(setup.options, setup.wall_clock)
 
     def hold_thread_while_opening(self, thread_id: str | None) -> AbstractAsyncContextManager[None]:
-        """Return a context that makes other calls of a known thread wait while one is read and opened."""
+        """Return a context manager that makes other calls of the thread wait while this call is read and opened."""
         memory = None if thread_id is None else self.memories.find(thread_id)
         return nullcontext() if memory is None else memory.matching_lock
 

@@ -78,31 +78,31 @@ class SafeEngine:
             )
 
 
-def check_compaction(engine: str, compaction: Any, count: int) -> None:
-    """Raise `EngineError` if a compaction of `count` messages cannot be used."""
-    fault = find_fault(compaction, count)
+def check_compaction(engine: str, compaction: Any, message_count: int) -> None:
+    """Raise `EngineError` if a compaction of `message_count` messages cannot be used."""
+    fault = find_fault(compaction, message_count)
     if fault:
         raise EngineError(
             f"the context engine {engine} gave no usable compaction: {fault}. Nothing was changed."
         )
 
 
-def find_fault(compaction: Any, count: int) -> str:
-    """Return why a compaction of `count` messages is unusable, or an empty string if it is usable."""
+def find_fault(compaction: Any, message_count: int) -> str:
+    """Return why a compaction of `message_count` messages is unusable, or an empty string if it is usable."""
     if not isinstance(compaction, Compaction):
         return f"it is a {type(compaction).__name__}"
     if not compaction.changed:
         return ""
 
     def is_index(index: Any) -> bool:
-        return isinstance(index, int) and 0 <= index < count
+        return isinstance(index, int) and 0 <= index < message_count
 
     if not _is_list_of(
         compaction.messages,
         lambda item: isinstance(item, Mapping) and isinstance(item.get("role"), str),
     ):
         return "its messages are not a list of messages"
-    if not compaction.messages and count:
+    if not compaction.messages and message_count:
         return "it has no message left"
     if len(compaction.kept) != len(compaction.messages) or not _is_list_of(
         compaction.kept, lambda index: index is None or is_index(index)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from everthread.core.messages import text_of
-from everthread.core.user_words import strip_surroundings
+from everthread.core.user_words import remove_volatile_elements
 from everthread.store.store import Store
 from everthread.thread.matching.pending_links import PendingLinks
 from everthread.thread.matching.thread_names import get_session_name
@@ -73,7 +73,7 @@ def _list_opening_runs(wire_messages: Sequence[Any]) -> set[tuple[str, ...]]:
         lambda value: isinstance(value, dict) and value.get("role") != "assistant",
         wire_messages,
     )
-    return _list_word_runs(strip_surroundings("\n".join(text_of(value) for value in opening)))
+    return _list_word_runs(remove_volatile_elements("\n".join(text_of(value) for value in opening)))
 
 
 def _repeats_stored_words(runs: set[tuple[str, ...]], bodies: Sequence[Any]) -> bool:

@@ -105,7 +105,7 @@ class LinkCache:
     def list_last_links(
         self, client_scope: ClientScope, keys: Sequence[str]
     ) -> list[ThreadLinkMatch]:
-        """List the last links of threads with one of these digests or loose digests."""
+        """List the last links of threads that have one of these digests or loose digests."""
         link_matches = (self._last_links.get((*client_scope, key)) for key in keys)
         return [link_match for link_match in link_matches if link_match is not None]
 

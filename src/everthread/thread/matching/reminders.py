@@ -126,7 +126,7 @@ def find_last_user_message(messages: Sequence[MessageIdentity], first: int, end:
 
 def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
     """Yield possible reminders: each end of a message after a blank line or a block, the shortest first."""
-    parts = _content_parts(value)
+    parts = _list_content_parts(value)
     text = str(parts[-1].get("text") or "")
     for match in reversed(list(_BLANK_LINE_PATTERN.finditer(text))):
         yield Reminder(text[match.start() :])
@@ -137,14 +137,14 @@ def list_reminders(value: dict[str, Any]) -> Iterator[Reminder]:
 def with_reminder(value: dict[str, Any], reminder: Reminder) -> dict[str, Any]:
     """Return a user message with the reminder that it had as the newest message."""
     appended_text, blocks = reminder
-    parts = _content_parts(value)
+    parts = _list_content_parts(value)
     if appended_text:
         last_text = parts[-1].get("text") or ""
         parts[-1] = {**parts[-1], "text": f"{last_text}{appended_text}"}
     return {**value, "content": [*parts, *blocks]}
 
 
-def _content_parts(value: dict[str, Any]) -> list[dict[str, Any]]:
+def _list_content_parts(value: dict[str, Any]) -> list[dict[str, Any]]:
     content = value["content"]
     parts = content if isinstance(content, list) else [content]
     return [

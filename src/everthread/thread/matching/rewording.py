@@ -15,7 +15,7 @@ from everthread.core.messages import (
     text_of,
 )
 from everthread.core.types import Api
-from everthread.core.user_words import strip_surroundings
+from everthread.core.user_words import remove_volatile_elements
 from everthread.thread.matching.history import identify_message, parse_arguments
 
 _WORD_PATTERN = re.compile(r"\w+")
@@ -76,7 +76,7 @@ def _is_reminder(value: Any) -> bool:
     if not isinstance(value, dict) or value.get("role") != "user":
         return False
     text = text_of(value)
-    if not text.lstrip().startswith("<") or strip_surroundings(text).strip():
+    if not text.lstrip().startswith("<") or remove_volatile_elements(text).strip():
         return False
     return all(map(part_text, parts_of(value)))
 

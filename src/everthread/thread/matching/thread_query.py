@@ -1,4 +1,4 @@
-"""A history whose thread is looked for."""
+"""A query for the thread to which a history belongs."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def _clean_call_id(call_id: str) -> str:
 def encode_message(
     message: Message, model: str | None, call_ids: AnthropicCallIds
 ) -> EncodedMessage | None:
-    """Return the blocks a message adds, or None if there are none."""
+    """Return a message in Anthropic's form, or None if it has no content to send."""
     if (text_message := _encode_text_message(message)) is not None:
         return text_message
     encoded_message = _encode_native_message(message, model, call_ids) or _encode_foreign_message(

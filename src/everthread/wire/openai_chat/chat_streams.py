@@ -211,8 +211,8 @@ def _split_into_deltas(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for index, call in enumerate(calls):
         function = call.get("function")
         if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-            start = {**call, "index": index, "function": {**function, "arguments": ""}}
-            yield {"tool_calls": [start]}
+            opening_call = {**call, "index": index, "function": {**function, "arguments": ""}}
+            yield {"tool_calls": [opening_call]}
             arguments = {"arguments": function["arguments"]}
             yield {"tool_calls": [{"index": index, "function": arguments}]}
         else:

@@ -85,9 +85,9 @@ def serve(
 
     config = load_config()
     _require_auxiliary_sdk(config)
-    named_upstreams = [parse_upstream(text, mode or config.gateway.mode) for text in upstream or []]
+    given_upstreams = [parse_upstream(text, mode or config.gateway.mode) for text in upstream or []]
     auth = auth or config.gateway.auth
-    upstreams = add_keys(named_upstreams or list_upstreams(config, mode), auth)
+    upstreams = add_keys(given_upstreams or list_upstreams(config, mode), auth)
     task = ServeTask(
         config=config,
         upstreams=upstreams,
