@@ -159,7 +159,7 @@ class TestUse:
             ("broken", "No module named 'not_there_at_all'", 1),
             ("wrong", "gave a int, not a ContextEngine", 1),
             ("absent", "there is no context engine 'absent'; looked in", 2),
-            ("../home", "is no name of a context engine", 2),
+            ("../home", "is not the name of a context engine", 2),
         ]:
             result = everthread(f"plugins use {name}")
             assert result.returncode == code

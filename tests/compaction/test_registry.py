@@ -202,7 +202,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("name", ["../../etc", "a/b", "", ".", "..", "a\0b", "~"])
     def test_a_path_is_not_a_name(self, home: Path, name: str) -> None:
-        with pytest.raises(EngineError, match="is no name"):
+        with pytest.raises(EngineError, match="is not the name"):
             find_engine(name, home=home)
 
     @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ class TestFailures:
         ("files", "words"),
         [
             ({"engine__toml": "name = 'other'"}, "must be the same"),
-            ({"engine__toml": "description = 3"}, "no text"),
+            ({"engine__toml": "description = 3"}, "not a text"),
             ({"engine__toml": "= 3"}, "cannot be read"),
         ],
     )

@@ -59,7 +59,7 @@ def describe_plugin(plugin: Path) -> tuple[str, str]:
             f"its {ABOUT_FILE} calls it {name!r}, its directory {plugin.name!r}: the two must be the same",
         )
     if not isinstance(description, str):
-        return "", f"its {ABOUT_FILE} has a description that is no text"
+        return "", f"its {ABOUT_FILE} has a description that is not a text"
     return description, ""
 
 

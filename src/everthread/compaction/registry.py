@@ -125,7 +125,7 @@ def find_engine(name: str, *, home: Path) -> FoundEngine:
     if name in RESERVED_NAMES:
         return _find_built_in(name)
     if problem := _find_name_problem(name):
-        raise UnknownEngineError(f"{name!r} is no name of a context engine: {problem}")
+        raise UnknownEngineError(f"{name!r} is not the name of a context engine: {problem}")
     search_notes = []
     for location, found_engines in _list_search_locations(home):
         found_engine = next(

@@ -325,9 +325,9 @@ class ManagedThread(Generic[DraftT]):
     async def _commit_changed_draft(self, draft: DraftT, order: CompactionOrder) -> bool:
         """Commit a compaction that changes something; return whether the context is smaller now."""
         tokens = self.prompt.measure_size().tokens
-        failure = await self.prompt.commit(draft, order)
+        unused_reason = await self.prompt.commit(draft, order)
         # If another process committed first, the context is smaller too.
-        return not failure or self.prompt.measure_size().tokens < tokens
+        return not unused_reason or self.prompt.measure_size().tokens < tokens
 
     def _record_success(self) -> None:
         size = self.prompt.measure_size()

@@ -71,7 +71,9 @@ class CompactApp:
                 f"The request is not looked into: {request_body.excess_reason}.",
             )
         if request_body.model is None:
-            message = "The body is no object with `model` and `messages`, `input` or `contents`."
+            message = (
+                "The body is not an object with `model` and `messages`, `input` or `contents`."
+            )
             raise RequestRefused(400, "invalid_request", message)
         window_field = request_body.outer.find("window")
         window = None if window_field is None else window_field.value

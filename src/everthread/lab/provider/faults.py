@@ -115,7 +115,7 @@ def parse_fault(text: str) -> tuple[FaultKind, float]:
     try:
         return kind, float(rate) if rate else 1.0
     except ValueError:
-        raise InputError(f"--fault {text!r}: {rate!r} is no rate from 0 to 1") from None
+        raise InputError(f"--fault {text!r}: {rate!r} is not a rate from 0 to 1") from None
 
 
 OverflowKind = Literal["prompt_too_long", "output_too_large", "cap_too_large"]

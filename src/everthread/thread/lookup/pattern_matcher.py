@@ -34,7 +34,7 @@ def compile_pattern(pattern: str, flags: int) -> regex.Pattern[str]:
     try:
         return regex.compile(pattern, flags)
     except (regex.error, RecursionError, OverflowError) as error:
-        raise InputError(f"{pattern[:80]!r} is no regular expression: {error}") from error
+        raise InputError(f"{pattern[:80]!r} is not a regular expression: {error}") from error
 
 
 class PatternMatcher:
