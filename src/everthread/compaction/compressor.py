@@ -19,6 +19,7 @@ from everthread.compaction.planning_engine import (
     WrittenSummary,
 )
 from everthread.compaction.summarizers.summarizer import SummaryDraft, SummaryRequest
+from everthread.compaction.summary.earlier_summary import EarlierSummary
 from everthread.compaction.summary.sections import (
     HANDOFF_SECTIONS,
     NAMES,
@@ -97,9 +98,7 @@ class ContextCompressor(PlanningEngine):
         covered_state = covered_state.prepare_for_summary(covered_facts)
         state = cut_plan.add_tail(covered_state)
         journal = journal_builder.build_journal(state, covered_state.root_prefix)
-        if cut_plan.earlier_summary.last_turns:
-            # Messages between several summaries belong between their entries.
-            journal = _sort_entries(journal)
+        journal = _sort_joined_entries(journal, cut_plan.earlier_summary)
         task = render_task(cut_plan.history)
         pinned_notes, warnings = render_pinned_notes(
             summary_input.state.notes, cut_plan.budget.full_tokens // 8, count
@@ -222,8 +221,10 @@ def create(services: Services, options: Mapping[str, Any]) -> ContextEngine:
     return ContextCompressor(services, template=template)
 
 
-def _sort_entries(journal: Journal) -> Journal:
-    """Return the journal with its entries in the order of their first turns."""
+def _sort_joined_entries(journal: Journal, earlier_summary: EarlierSummary) -> Journal:
+    """Sort the entries by turn if several summaries were joined: messages between them belong between their entries."""
+    if not earlier_summary.last_turns:
+        return journal
     entries = sorted(journal.entries, key=lambda entry: entry.first_turn)
     return replace(journal, entries=tuple(entries))
 
