@@ -263,7 +263,7 @@ def test_library_continues_past_the_window(client: str, api: Api, tmp_path: Path
     """Run the check in a process whose network has only loopback."""
     _client_command(client, tmp_path)
     before, network = loopback_only()
-    inside = f"tests/torture/test_clients.py::assert_library[{client}-{api}]"
+    inside = f"tests/torture/test_clients.py::check_library[{client}-{api}]"
     command = [
         *before,
         sys.executable,
@@ -287,7 +287,7 @@ def test_library_continues_past_the_window(client: str, api: Api, tmp_path: Path
 
 
 @pytest.mark.parametrize(("client", "api"), LIBRARIES)
-async def assert_library(client: str, api: Api, tmp_path: Path) -> None:
+async def check_library(client: str, api: Api, tmp_path: Path) -> None:
     assert f"\n| {NAMES[client]} | " in (ROOT / "docs" / "recipes" / "libraries.md").read_text(
         "utf-8"
     )
