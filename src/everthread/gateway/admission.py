@@ -22,9 +22,7 @@ class Admission:
         self._count_by_group: Counter[str] = Counter()
 
     def enter(self, group: str | None = None) -> Reservation:
-        """Return a reservation for one request. `group`: the group to count it for, or None if there is only one
-        user.
-        """
+        """Return a reservation for one request. `group`: the group to count it for; a single user needs none."""
         return Reservation(self, group, 1)
 
     def reserve(self, group: str | None = None) -> Reservation:

@@ -131,9 +131,7 @@ class RequestHandler(Protocol):
         ...
 
     async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:
-        """Return the next request after a round that called the gateway's own tool, or None if the round was the
-        last.
-        """
+        """Return the next request after a round of the gateway's own tool, or None if the round was the last."""
         ...
 
     async def retry_without_recall(self, reply: ModelReply) -> Outgoing | None:

@@ -113,9 +113,7 @@ class ManagedExchange:
         return self.outgoing.headers
 
     async def resume_after_recall(self, reply: ModelReply) -> Outgoing | None:
-        """Return the handler's next request after a round that called the gateway's own tool, or None if there is
-        none.
-        """
+        """Return the handler's next request after a round of the gateway's own tool, or None if there is none."""
         if self.handler is None:
             return None
         return await self._attempt("recall", self.handler.resume_after_recall(reply))

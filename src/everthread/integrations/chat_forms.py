@@ -14,9 +14,7 @@ def make_chat_usage(
     cache_write_tokens: Any = 0,
     reasoning_tokens: Any = 0,
 ) -> dict[str, Any] | None:
-    """Return usage in chat form, in which `prompt_tokens` include cached ones, or None if there are no prompt
-    tokens.
-    """
+    """Return usage in chat form: `prompt_tokens` include cached ones. Return None without prompt tokens."""
     if not prompt_tokens:
         return None
     return {

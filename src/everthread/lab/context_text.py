@@ -78,9 +78,7 @@ def _find_largest_body(messages: Sequence[Message], max_units: int, *, model: st
 
 
 def _compose_body(messages: Sequence[Message], window: int, *, model: str | None) -> str:
-    """Return the summary for a window and the newest messages, or an empty string if nothing can be compacted for
-    it.
-    """
+    """Return the summary for a window and the newest messages, or an empty string if nothing can be compacted."""
     try:
         compaction = compress(
             messages, window=window, summarizer="journal", model=model, force=True

@@ -125,9 +125,7 @@ class CompactionDone(Event):
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     decision: str = ""
-    """The reason for the time of the compaction, in dollars, or an empty string if prices are unknown or a person
-    asked.
-    """
+    """The reason in dollars for the compaction's time, or an empty string if no prices decided it."""
     covered_count: int = 0
     """The number of messages that its summary covers."""
     is_background: bool = False

@@ -63,9 +63,7 @@ class WarmPrefixSummarizer:
         return f"{self._writer.model.name} on its warm prefix"
 
     def quote_price(self, tokens: int, budget: int) -> float | None:
-        """Return the dollars for reading `tokens` from or into the cache and writing the summary, or None if
-        unknown.
-        """
+        """Return the dollars for caching or reading `tokens` and writing the summary, or None if unknown."""
         rate: PromptRate = "read" if self._is_warm() else "write"
         return None if self._price is None else self._price(tokens, budget, rate=rate)
 

@@ -94,9 +94,7 @@ def offers_recall(call: PreparedCall, slices: BodySlices) -> bool:
 
 
 def _allows_gemini_calls(api: Api, fields: Mapping[str, Any]) -> bool:
-    """Return whether a Gemini request has only function tools that the model may choose, or True for other
-    protocols.
-    """
+    """Return whether a Gemini request has only function tools that the model may choose. Others always pass."""
     if api != "gemini":
         return True
     config = (

@@ -27,7 +27,7 @@ class ClientLogReader:
     kind: ClassVar[str]
     """The format's name, a key of `CLIENT_NAMES`."""
     bad_line_noun: ClassVar[str] = "message"
-    """What a bad line lacks, as the warning names it."""
+    """The noun for the thing that a bad line lacks, for the warning."""
 
     messages: list[LoggedMessage] = field(default_factory=list)
     compactions: list[ClientCompaction] = field(default_factory=list)

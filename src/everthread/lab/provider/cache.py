@@ -254,9 +254,7 @@ class ProviderCaches:
         self._breakpoints = BreakpointCache(clock)
 
     def use(self, model: str, prompt: Prompt, *, minimum: int | None) -> CacheUse:
-        """Use the cache. `minimum`: tokens of the shortest prefix that marks can cache, or None for automatic
-        caches.
-        """
+        """Use the cache. `minimum`: tokens of the shortest prefix that marks can cache; automatic caches have none."""
         if minimum is None and bills_cache_writes(model):
             return self._breakpoints.use(
                 model,

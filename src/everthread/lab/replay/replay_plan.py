@@ -57,7 +57,7 @@ class ReplayPlan:
 
     calls: tuple[PlannedCall, ...]
     notes: tuple[str, ...] = ()
-    """What was repaired or assumed, in words."""
+    """Repairs and assumptions, in words."""
     times_from: str = "assumed"
     """The source of the times: `given`, `log`, `usage` or `assumed`."""
     started_at: float | None = None

@@ -236,9 +236,7 @@ class Replay:
         return min(len(other.calls), len(self.everthread.calls))
 
     def share_saved_against(self, other: StrategyResult) -> float | None:
-        """Return the share of the dollars that Everthread saves over the shared calls, or None if a price is
-        unknown.
-        """
+        """Return the share of the dollars saved over the shared calls, or None if a price is unknown."""
         count = self.count_shared_calls(other)
         our_cost = self.everthread.cost_of_first(count)
         other_cost = other.cost_of_first(count)

@@ -121,7 +121,7 @@ def _find_word_positions(folded_text: str, word: str) -> Iterator[int]:
 
 
 def _find_phrase_positions(folded_text: str, word: Sequence[str]) -> list[int]:
-    """Return where a word occurs as a whole word. If nowhere, look inside longer words, then for its terms."""
+    """Return the positions of a whole word; without any, those inside longer words, then those of its terms."""
     pattern_in_row = r"[\W_]*+".join(map(re.escape, word))
     for pattern in (
         rf"(?<![^\W_]){pattern_in_row}(?![^\W_])",

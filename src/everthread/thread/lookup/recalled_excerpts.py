@@ -158,9 +158,7 @@ class ExcerptFinder:
 
 
 def _read_new_arguments(bodies: Sequence[Message]) -> str:
-    """Return the arguments of the latest calls, or an empty string if earlier parts of the turn contain all their
-    words.
-    """
+    """Return the arguments of the latest calls, or an empty string if the turn has said all their words before."""
     latest_arguments = ""
     earlier_texts = []
     for body in reversed(bodies):

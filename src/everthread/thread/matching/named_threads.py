@@ -16,7 +16,7 @@ from everthread.thread.matching.thread_names import (
 
 
 class NamedThreads:
-    """The threads that clients name themselves, and where they end."""
+    """The threads that clients name themselves, and their last links."""
 
     def __init__(self, store: Store, cache: LinkCache) -> None:
         self._store = store

@@ -167,9 +167,7 @@ class CompactionPolicy:
         return learnt_usage.pause.is_active(size.tokens, self.wall_clock())
 
     def explain_cold_cache(self, learnt_usage: LearntUsage) -> str:
-        """Return the reason why the provider's cache does not hold the next prompt, or an empty string if it may hold
-        it.
-        """
+        """Return why the provider's cache does not hold the next prompt, or an empty string if it may hold it."""
         if learnt_usage.cache_change:
             return learnt_usage.cache_change
         now = self.wall_clock()
